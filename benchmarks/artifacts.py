@@ -10,7 +10,7 @@ from pathlib import Path
 
 import holdfast
 from benchmarks.measure import Figure
-from holdfast.state.artifacts.api import Source
+from holdfast.state.artifacts.api import ArtifactSource
 
 ARTIFACTS = 100_000
 _BATCH, _EVERY, _ROUNDS = 2_000, 100, 50
@@ -47,7 +47,9 @@ def artifact_queries() -> list[Figure]:
 def _fill(store: holdfast.Store) -> None:
     for start in range(0, ARTIFACTS, _BATCH):
         store.artifacts.register_many(
-            Source(f"content {number}".encode(), f"a{number:07}", f"type-{number % 10}", f"agent-{number % 1000}")
+            ArtifactSource(
+                f"content {number}".encode(), f"a{number:07}", f"type-{number % 10}", f"agent-{number % 1000}"
+            )
             for number in range(start, start + _BATCH)
         )
     for number in range(0, ARTIFACTS, _EVERY):

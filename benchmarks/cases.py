@@ -14,8 +14,8 @@ from holdfast.codec import Codec
 from holdfast.engine.model import diff_maps, flatten, pack_state
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold import fold
-from holdfast.engine.model.nodes import Origin
-from holdfast.engine.model.operations import EditList, EditMap, Keep, Set, apply_map
+from holdfast.engine.model.nodes import WrittenBy
+from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Set, apply_map
 from holdfast.engine.model.workspace import Workspace
 
 codec = Codec()
@@ -129,8 +129,8 @@ def folding() -> list[Figure]:
     for round_ in range(625):
         steps = []
         for _ in range(32):
-            edit = EditList((Keep(0, count), tuple(items))) if count else Set(flatten(list(items)))
-            steps.append((Origin(0, count // 2), EditMap((), ((key, edit),))))
+            edit = EditList((KeepRun(0, count), tuple(items))) if count else Set(flatten(list(items)))
+            steps.append((WrittenBy(0, count // 2), EditMap((), ((key, edit),))))
             count += 2
         ws = Workspace()
         rounds = fold(ws, root, steps, nodes.__getitem__)

@@ -20,7 +20,7 @@ from pathlib import Path
 import holdfast
 from benchmarks.measure import Figure, Result
 from holdfast.errors import UnsupportedError
-from holdfast.history.search import Page
+from holdfast.history.search import SearchPage
 
 MESSAGES = 1_000_000
 PER_THREAD, PER_STEP = 1_000, 25
@@ -57,7 +57,7 @@ def build(store: holdfast.Store, messages: int, words: list[str], source: random
                 together.put(f"thread-{thread:05}", {"messages": talk})
 
 
-def timed(store: holdfast.Store, query: str) -> tuple[list[float], Page]:
+def timed(store: holdfast.Store, query: str) -> tuple[list[float], SearchPage]:
     """How long the first page takes, in milliseconds, and what is on it."""
     took, page = [], store.search(query, limit=20)
     for _ in range(ROUNDS):

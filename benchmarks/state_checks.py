@@ -11,7 +11,7 @@ import holdfast
 from benchmarks.measure import Figure, Job, in_turns
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import Scope
-from holdfast.hooks import Audit, InvalidateCache, Metrics, Validate
+from holdfast.hooks import AddAuditFields, CountChanges, InvalidateCache, Validate
 
 _CALLS = 200
 _GRANTS = 50
@@ -53,9 +53,9 @@ def built_in_hooks() -> list[Figure]:
         "none": (),
         "validation by JSON Schema": (Validate(_SCHEMA),),
         "validation of the size": (Validate(max_bytes=10_000),),
-        "audit": (Audit({"team": "search"}),),
+        "audit": (AddAuditFields({"team": "search"}),),
         "cache": (InvalidateCache({}),),
-        "metrics": (Metrics(),),
+        "metrics": (CountChanges(),),
     }
     with ExitStack() as stack:
         jobs: dict[str, Job] = {}

@@ -21,10 +21,10 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.context import Ground
+from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Info, Line, Point, info_row
+from holdfast.engine.row_format import Line, LineInfo, StepRef, info_row
 
 _ROUNDS = 1500
 _TASKS = 64
@@ -91,7 +91,7 @@ def appends() -> list[Figure]:
     with folder() as name:
         store = holdfast.open(f"sqlite:///{name}/store.db")
         rows = _Rows(store.engine.ground.backend)
-        store = holdfast.Store(Engine(Ground(rows)), "")
+        store = holdfast.Store(Engine(EngineContext(rows)), "")
         agent = Agent()
         commit = bare_commit(f"{name}/bare.db", rows)
         states = [agent.next() for _ in range(_ROUNDS + 1)]
@@ -131,7 +131,7 @@ def shared_flushes() -> list[Figure]:
 
         async def commit(store: holdfast.AsyncStore, task: int, turn: int) -> None:
             del turn
-            point = Point(0, next(places), f"{task}", 0, 0, b"h" * 32, 1, "save", "", 1, 1)
+            point = StepRef(0, next(places), f"{task}", 0, 0, b"h" * 32, 1, "save", "", 1, 1)
             row = point.row(Line("", f"task {task}"), b"x" * 400)
             await arun(store.engine.ground.backend.apply([Create(STEPS, row)]))
 
@@ -160,8 +160,8 @@ def a_large_map() -> list[Figure]:
     """Setting one key of a dict of 100,000, against one of 100"""
     with folder() as name:
         inner = holdfast.open(f"sqlite:///{name}/store.db")
-        counting = Counting(inner.engine.ground.backend)
-        store = holdfast.Store(Engine(Ground(counting)), "")
+        counting = CountingBackend(inner.engine.ground.backend)
+        store = holdfast.Store(Engine(EngineContext(counting)), "")
         jobs: dict[str, Any] = {}
         for keys in (100, 100_000):
             thread = f"{keys} keys"
@@ -196,7 +196,7 @@ def opening() -> list[Figure]:
                 backend = store.engine.ground.backend
                 for start in range(0, lines, 10_000):
                     numbers = range(start, min(lines, start + 10_000))
-                    rows = [info_row(Line("", f"thread {n}"), Info(1, 1, 1)) for n in numbers]
+                    rows = [info_row(Line("", f"thread {n}"), LineInfo(1, 1, 1)) for n in numbers]
                     run(backend.apply([Create(LINES, row) for row in rows]))
                 store.put("thread 3", {"messages": []})
 

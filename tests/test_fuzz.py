@@ -21,45 +21,45 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
 from holdfast.backends.key_encoding import decode_key, encode_key
-from holdfast.codec import Codec, Inert, Limits, msgpack
+from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
-from holdfast.codec.envelope import Context, unwrap, wrap
-from holdfast.engine.model.large_pointers import Pointer, parse_pointer
+from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
 from holdfast.engine.model.nodes import (
-    Child,
-    Entry,
-    Index,
-    Item,
-    Leaf,
+    ChildRef,
+    IndexNode,
+    LeafNode,
+    ListItem,
     ListRoot,
+    MapEntry,
     MapRoot,
-    Origin,
-    Segment,
+    SegmentNode,
+    WrittenBy,
     decode_node,
     decode_root,
     encode_node,
     encode_root,
 )
 from holdfast.engine.model.operations import (
-    Change,
+    ChangeItem,
     EditList,
     EditMap,
     EditText,
-    Keep,
+    KeepRun,
     Set,
     apply,
     decode_operation,
     encode_operation,
 )
 from holdfast.engine.model.packed_state import Packed, flatten
-from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.errors import HoldfastError
 from tests.codec import gadgets
 
 SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))
 
 codec = Codec(limits=Limits(max_bytes=1 << 20))
-CONTEXT = Context("tenant", "line", "step", b"name")
+CONTEXT = RecordContext("tenant", "line", "step", b"name")
 
 VALUES: list[Any] = [
     *(None, True, -1, 1.5, "text", b"bytes", [1, [2, {"a": None}]], {"k": [1, 2], 3: {}}, (1, (2,)), {1, "a"}),
@@ -70,19 +70,25 @@ VALUES: list[Any] = [
     *(collections.Counter("aab"), gadgets.Quiet(1), gadgets.OpenModel(x=1, other=2), gadgets.Pair(1)),  # type: ignore[call-arg]
     *(gadgets.PlainBits.A | gadgets.PlainBits.B, gadgets.Color.A, ValueError("a", 1), OSError(2, "x", "f")),
     *(HumanMessage("x", id="1"), AIMessage("y", tool_calls=[{"name": "t", "args": {}, "id": "1"}]), [None, 1, {}]),
-    *(ToolMessage("z", tool_call_id="1", artifact=(1, 2)), Inert(99, b"abc"), [HumanMessage("in a list")], list, [b""]),
+    *(
+        ToolMessage("z", tool_call_id="1", artifact=(1, 2)),
+        OpaqueValue(99, b"abc"),
+        [HumanMessage("in a list")],
+        list,
+        [b""],
+    ),
 ]
 DOCUMENTS = [codec.pack(value) for value in VALUES]
 
-ORIGIN = Origin(0, 1)
-CHILD = Child(b"i" * 20, 0, 1, b"d" * 20, b"last")
+ORIGIN = WrittenBy(0, 1)
+CHILD = ChildRef(b"i" * 20, 0, 1, b"d" * 20, b"last")
 NODES = [
     encode_node(node)[1]
     for node in (
-        Segment.of((Item(b"\x01", ORIGIN), Item(b"\xa1x", ORIGIN))),
-        Leaf((Entry(b"\xa1k", 0, b"\x01", ORIGIN), Entry(b"\xa1l", 1, ListRoot(CHILD), ORIGIN))),
-        Leaf((Entry(b"\xa1m", 2, MapRoot(CHILD, 3), ORIGIN),)),
-        Index((CHILD, CHILD)),
+        SegmentNode.of((ListItem(b"\x01", ORIGIN), ListItem(b"\xa1x", ORIGIN))),
+        LeafNode((MapEntry(b"\xa1k", 0, b"\x01", ORIGIN), MapEntry(b"\xa1l", 1, ListRoot(CHILD), ORIGIN))),
+        LeafNode((MapEntry(b"\xa1m", 2, MapRoot(CHILD, 3), ORIGIN),)),
+        IndexNode((CHILD, CHILD)),
     )
 ]
 ROOTS = [encode_root(MapRoot(None, 0)), encode_root(MapRoot(CHILD, 7))]
@@ -90,16 +96,16 @@ OPERATIONS = [
     encode_operation(operation)
     for operation in (
         Set(b"\x01"),
-        EditList((Keep(0, 1), (b"\x01", b"\xa1x"), Change(1, Set(b"\x02")))),
-        EditList((Change(0, EditText((Keep(0, 1), b"y"))),)),
+        EditList((KeepRun(0, 1), (b"\x01", b"\xa1x"), ChangeItem(1, Set(b"\x02")))),
+        EditList((ChangeItem(0, EditText((KeepRun(0, 1), b"y"))),)),
         EditMap((b"\xa1a",), ((b"\xa1b", Set(b"\x90")), (b"\xa1c", EditList(((b"\x01",),)))), (b"\xa1b",)),
-        EditText((Keep(0, 2), b"new", Keep(1, 1))),
+        EditText((KeepRun(0, 2), b"new", KeepRun(1, 1))),
     )
 ]
-PARENT = Parent(0, 1, b"h" * 32)
+PARENT = StepParent(0, 1, b"h" * 32)
 STEPS = [
-    Step(Header("id", (PARENT,), 5, "stamp"), EditMap((), ((b"\xa1a", Set(b"\x01")),))).encode(),
-    Step(Header("")).encode(),
+    Step(StepHeader("id", (PARENT,), 5, "stamp"), EditMap((), ((b"\xa1a", Set(b"\x01")),))).encode(),
+    Step(StepHeader("")).encode(),
 ]
 KINDS = (str, str, int, bytes)
 KEYS = [encode_key(("tenant", "line\0x", 0, b"5")), encode_key(("", "", 2**63 - 1, b"\0"))]
@@ -108,7 +114,7 @@ RECORDS = [
     wrap(b"", CONTEXT),
 ]
 BODIES = [compress(b"content" * 50, how)[1] for how in Compression]
-POINTERS = [Pointer(5, b"d" * 32).encode()]
+POINTERS = [LargePointer(5, b"d" * 32).encode()]
 
 INTERESTING = [
     *(bytes([byte]) for byte in (0x00, 0x01, 0x7F, 0x80, 0x81, 0x90, 0x91, 0x93, 0x9F, 0xA0, 0xC0, 0xC1, 0xD4, 0xFF)),

@@ -29,38 +29,38 @@ from langgraph.types import Command, Interrupt, Send
 from holdfast.backends.key_encoding import decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.codec.envelope import RecordContext, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.tags import Tag
-from holdfast.engine.model.large_pointers import Pointer, parse_pointer
+from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
 from holdfast.engine.model.nodes import (
-    Child,
-    Entry,
-    Index,
-    Item,
-    Leaf,
+    ChildRef,
+    IndexNode,
+    LeafNode,
+    ListItem,
     ListRoot,
+    MapEntry,
     MapRoot,
-    Origin,
-    Segment,
+    SegmentNode,
+    WrittenBy,
     decode_node,
     decode_root,
     encode_node,
     encode_root,
 )
 from holdfast.engine.model.operations import (
-    Change,
+    ChangeItem,
     EditList,
     EditMap,
     EditText,
-    Keep,
+    KeepRun,
     Set,
     decode_operation,
     encode_operation,
 )
-from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.errors import NotFoundError
-from holdfast.interfaces.langgraph.contents import Serialized
+from holdfast.interfaces.langgraph.contents import SerializedValue
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case
@@ -129,7 +129,7 @@ VALUES: dict[str, Any] = {
     "send": Send("node", {"a": 1}),
     "command": Command(goto="n", update={"x": 1}),
     "interrupt": Interrupt("why", id="i"),
-    "value of a serializer": Serialized("msgpack", b"\x01"),
+    "value of a serializer": SerializedValue("msgpack", b"\x01"),
     "ndarray": np.arange(6, dtype="<i4").reshape(2, 3),
     "numpy scalar": np.float32(1.5),
     "numpy dtype": np.dtype("<f8"),
@@ -148,29 +148,29 @@ VALUES: dict[str, Any] = {
 if app.HAS_V1:
     VALUES["pydantic v1"] = app.OldModel(a=1)
 
-CHILD = Child(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
-HERE = Origin(0, 7)
-CONTEXT = Context("acme", "thread", "step", b"id")
+CHILD = ChildRef(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
+HERE = WrittenBy(0, 7)
+CONTEXT = RecordContext("acme", "thread", "step", b"id")
 EDIT = EditMap(
     (b"\xa1r",),
     (
         (b"\xa1a", Set(b"\x01")),
-        (b"\xa1l", EditList((Keep(0, 2), (b"\x03",), Change(4, Set(b"\x05"))))),
-        (b"\xa1t", EditText((Keep(0, 9), b"more"))),
+        (b"\xa1l", EditList((KeepRun(0, 2), (b"\x03",), ChangeItem(4, Set(b"\x05"))))),
+        (b"\xa1t", EditText((KeepRun(0, 9), b"more"))),
     ),
     (b"\xa1a",),
 )
-STEP = Step(Header("id", (Parent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
-MERGE = Step(Header("merge", (Parent(0, 3, b"p" * 32), Parent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
-SEGMENT = Segment.of((Item(b"\x01", HERE), Item(b"\x02", Origin(1, 2))))
-LEAF = Leaf(
+STEP = Step(StepHeader("id", (StepParent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
+MERGE = Step(StepHeader("merge", (StepParent(0, 3, b"p" * 32), StepParent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
+SEGMENT = SegmentNode.of((ListItem(b"\x01", HERE), ListItem(b"\x02", WrittenBy(1, 2))))
+LEAF = LeafNode(
     (
-        Entry(b"\xa1a", 0, b"\x01", HERE),
-        Entry(b"\xa1b", 1, ListRoot(CHILD), HERE),
-        Entry(b"\xa1c", 2, MapRoot(None, 4), HERE),
+        MapEntry(b"\xa1a", 0, b"\x01", HERE),
+        MapEntry(b"\xa1b", 1, ListRoot(CHILD), HERE),
+        MapEntry(b"\xa1c", 2, MapRoot(None, 4), HERE),
     )
 )
-INDEX = Index((CHILD, CHILD))
+INDEX = IndexNode((CHILD, CHILD))
 
 RECORDS: dict[str, bytes] = {
     **{f"value: {name}": codec.pack(value) for name, value in VALUES.items()},
@@ -184,7 +184,7 @@ RECORDS: dict[str, bytes] = {
     "node: leaf": encode_node(LEAF)[1],
     "node: index": encode_node(INDEX)[1],
     "root": encode_root(MapRoot(CHILD, 3)),
-    "pointer": Pointer(100_000, b"d" * 32).encode(),
+    "pointer": LargePointer(100_000, b"d" * 32).encode(),
     "envelope": wrap(b"content", CONTEXT, schema="1.2.0", compression=Compression.NONE),
 }
 
@@ -234,7 +234,7 @@ def test_records_of_the_model_are_read() -> None:
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
         assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
-    assert parse_pointer(frozen["pointer"]) == Pointer(100_000, b"d" * 32)
+    assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, b"d" * 32)
     opened = unwrap(frozen["envelope"], CONTEXT)
     assert (opened.content, opened.schema) == (b"content", "1.2.0")
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.agents import Machine, PersistentAgent
 from holdfast.agents.definition.spec import registry
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import EVENTS, LINKS
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
@@ -123,7 +123,7 @@ def test_what_version_1_kept_is_read(kind: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_a_store_of_today_is_such_a_store() -> None:
-    on = Memory()
+    on = MemoryBackend()
     with store_on(on) as store:
         fill(store)
         check(store)
@@ -139,7 +139,7 @@ def test_a_store_of_today_is_such_a_store() -> None:
 if __name__ == "__main__":
     if GOLDEN.exists():
         raise SystemExit("it is frozen already")
-    made = Memory()
+    made = MemoryBackend()
     with store_on(made) as opened:
         fill(opened)
         check(opened)

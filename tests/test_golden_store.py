@@ -18,7 +18,7 @@ from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.schema import APPLICATION_ID, later, schema
-from holdfast.backends.tables import JOURNAL, LATER, READABLE, SPACES, WORDS
+from holdfast.backends.tables import JOURNAL, LATER, READABLE, TABLES, WORDS
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
@@ -65,16 +65,16 @@ def check(store: Store) -> None:
 
 
 def rows_of(on: Backend) -> dict[str, list[Any]]:
-    found = run(on.read([Scan(space, ()) for space in SPACES]))
+    found = run(on.read([Scan(space, ()) for space in TABLES]))
     return {
         space.name: [[[_to_json(value) for value in (*row.key, *row.columns)], row.body.hex()] for row in rows]
-        for space, rows in zip(SPACES, found, strict=True)
+        for space, rows in zip(TABLES, found, strict=True)
     }
 
 
 def put_rows(on: Backend, frozen: dict[str, list[Any]]) -> None:
     """Have a store hold rows that `rows_of` gave."""
-    for space in SPACES:
+    for space in TABLES:
         rows = []
         for values, body in frozen.get(space.name, ()):
             values = tuple(map(_from_json, values))
@@ -107,7 +107,7 @@ def test_a_store_of_version_1_is_read(kind: str, tmp_path: pathlib.Path) -> None
 def test_every_space_has_rows_in_it() -> None:
     frozen = json.loads(GOLDEN.read_text())["rows"]
     # A journal is kept only by a store that is written to another one later.
-    first = {space.name for space in SPACES if space not in (JOURNAL, *LATER)}
+    first = {space.name for space in TABLES if space not in (JOURNAL, *LATER)}
     assert {name for name, rows in frozen.items() if rows} == first
 
 
@@ -119,7 +119,7 @@ def test_what_is_frozen_is_what_a_store_writes(tmp_path: pathlib.Path) -> None:
     check(store)
     frozen, now = json.loads(GOLDEN.read_text())["rows"], rows_of(on)
     assert not any(now[space.name] for space in LATER)  # where nobody asked for them
-    for space in SPACES:
+    for space in TABLES:
         if space in LATER:
             continue
         key = len(space.key)

@@ -18,7 +18,7 @@ from pathlib import Path
 import holdfast
 from examples.agents.greeter import Greeter
 from examples.agents.haiku import LINES, HaikuAgent
-from holdfast.agents import AsyncKept, Offer
+from holdfast.agents import AsyncAgentHandle, Offer
 
 
 class Poet(HaikuAgent, name="poet"):
@@ -33,7 +33,7 @@ class Poet(HaikuAgent, name="poet"):
         await self.answer(offer.context["subject"])
 
 
-async def hand_over(greeter: AsyncKept[Greeter], poet: Poet, subject: str) -> None:
+async def hand_over(greeter: AsyncAgentHandle[Greeter], poet: Poet, subject: str) -> None:
     """Have the greeter give the conversation away."""
     greeter.context["subject"] = subject
     try:

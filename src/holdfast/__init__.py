@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from holdfast.agents import PersistentAgent as PersistentAgent
     from holdfast.agents import persistent as persistent
     from holdfast.codec import Codec as Codec
-    from holdfast.codec import Inert as Inert
     from holdfast.codec import Limits as Limits
+    from holdfast.codec import OpaqueValue as OpaqueValue
     from holdfast.codec import Registry as Registry
     from holdfast.codec.registry import default_registry
     from holdfast.engine.model.missing import MISSING as MISSING
     from holdfast.engine.trace_context import bound as bound
     from holdfast.engine.trace_context import correlation as correlation
     from holdfast.engine.types import Checkpoint as Checkpoint
-    from holdfast.engine.types import Thread as Thread
+    from holdfast.engine.types import ThreadInfo as ThreadInfo
     from holdfast.errors import ConfigError as ConfigError
     from holdfast.errors import ConflictError as ConflictError
     from holdfast.errors import CorruptError as CorruptError
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from holdfast.errors import UnavailableError as UnavailableError
     from holdfast.errors import UnsupportedError as UnsupportedError
     from holdfast.errors import VetoError as VetoError
-    from holdfast.history.merge import LEAVE as LEAVE
-    from holdfast.history.merge import Clash as Clash
+    from holdfast.history.merge import UNRESOLVED as UNRESOLVED
+    from holdfast.history.merge import MergeConflict as MergeConflict
     from holdfast.maintenance.doctor.run import doctor as doctor
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.jobs.jobs import AsyncJobs as AsyncJobs
     from holdfast.maintenance.jobs.jobs import Jobs as Jobs
-    from holdfast.maintenance.jobs.runner import AsyncRunner as AsyncRunner
-    from holdfast.maintenance.jobs.runner import Runner as Runner
+    from holdfast.maintenance.jobs.runner import AsyncJobRunner as AsyncJobRunner
+    from holdfast.maintenance.jobs.runner import JobRunner as JobRunner
     from holdfast.maintenance.retention import Retention as Retention
     from holdfast.security.access.identity import Identity as Identity
     from holdfast.security.access.policy import Policy as Policy
     from holdfast.security.audit.export import check_audit as check_audit
-    from holdfast.store.auto_checkpoint import AsyncAutosave as AsyncAutosave
+    from holdfast.store.auto_checkpoint import AsyncAutoCheckpointer as AsyncAutoCheckpointer
     from holdfast.store.auto_checkpoint import AsyncCheckpointableMixin as AsyncCheckpointableMixin
-    from holdfast.store.auto_checkpoint import Autosave as Autosave
+    from holdfast.store.auto_checkpoint import AutoCheckpointer as AutoCheckpointer
     from holdfast.store.auto_checkpoint import CheckpointableMixin as CheckpointableMixin
     from holdfast.store.auto_checkpoint import EveryStep as EveryStep
     from holdfast.store.auto_checkpoint import Interval as Interval
@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 
 _AGENTS = ("AgentBuilder", "AsyncPersistentAgent", "Machine", "PersistentAgent", "persistent")
 _AUTOSAVE = (
-    "AsyncAutosave",
+    "AsyncAutoCheckpointer",
     "AsyncCheckpointableMixin",
-    "Autosave",
+    "AutoCheckpointer",
     "CheckpointableMixin",
     "EveryStep",
     "Interval",
@@ -78,7 +78,7 @@ _AUTOSAVE = (
     "OnEvent",
 )
 _CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
-_CHECKPOINTS = ("Checkpoint", "Thread")
+_CHECKPOINTS = ("Checkpoint", "ThreadInfo")
 _ERRORS = (
     "ConfigError",
     "ConflictError",
@@ -95,19 +95,19 @@ _ERRORS = (
     "UnsupportedError",
     "VetoError",
 )
-_CODEC = ("Codec", "Inert", "Limits", "Registry")
+_CODEC = ("Codec", "OpaqueValue", "Limits", "Registry")
 _DOCTOR = ("doctor",)
 _EXPLANATIONS = ("explain",)
 _JOBS = ("AsyncJobs", "Jobs")
 _IDENTITY = ("Identity",)
-_MERGING = ("LEAVE", "Clash")
+_MERGING = ("UNRESOLVED", "MergeConflict")
 _MISSING = ("MISSING",)
 _OPENING = ("aopen", "open")
 _POLICY = ("Policy",)
 _PROOF = ("check_audit",)
 _REGISTRY = ("allow", "register")
 _RETENTION = ("Retention",)
-_RUNNER = ("AsyncRunner", "Runner")
+_RUNNER = ("AsyncJobRunner", "JobRunner")
 _STORE = ("AsyncStore", "Store")
 _TRACING = ("bound", "correlation")
 

@@ -69,7 +69,7 @@ class ConflictError(HoldfastError):
 
     code = "conflict"
     clashes: tuple[Any, ...] = ()
-    """What both sides changed, where a merge was refused: `holdfast.history.merge.Clash`es."""
+    """What both sides changed, where a merge was refused: `holdfast.history.merge.MergeConflict`es."""
 
 
 class TransientError(HoldfastError):

@@ -29,7 +29,7 @@ from holdfast.agents.snapshots.api import (
     snapshot,
     verify,
 )
-from holdfast.agents.snapshots.header import Listed, SnapshotInfo
+from holdfast.agents.snapshots.header import SnapshotInfo, SnapshotListing
 from holdfast.errors import (
     SnapshotCorruptError,
     SnapshotError,
@@ -42,20 +42,20 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.agents.snapshots.holdfast_agents import Saved
+    from holdfast.agents.snapshots.holdfast_agents import StoredAgent
 
 __all__ = [
-    "Listed",
-    "Saved",
     "SnapshotCorruptError",
     "SnapshotError",
     "SnapshotExistsError",
     "SnapshotInfo",
     "SnapshotInvalidError",
+    "SnapshotListing",
     "SnapshotNotFoundError",
     "SnapshotRefusedError",
     "SnapshotTooLargeError",
     "SnapshotUnsupportedError",
+    "StoredAgent",
     "adelete",
     "aexists",
     "ainfo",
@@ -77,6 +77,6 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever only looks at snapshots needs no store.
     if name != "Saved":
         raise AttributeError(f"module 'holdfast.snapshots' has no attribute {name!r}")
-    from holdfast.agents.snapshots.holdfast_agents import Saved
+    from holdfast.agents.snapshots.holdfast_agents import StoredAgent
 
-    return Saved
+    return StoredAgent

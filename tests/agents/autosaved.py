@@ -10,11 +10,11 @@ from typing import Any
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 from holdfast.store.store import AsyncStore, Store
@@ -60,7 +60,7 @@ class Wobbly(Wrapper):
     """A store that is down when it is told to be, or loses the answer to a change that it made."""
 
     def __init__(self, inner: Backend | None = None) -> None:
-        super().__init__(inner or Memory())
+        super().__init__(inner or MemoryBackend())
         self.error: Callable[[], HoldfastError] | None = None
         self.lose = 0
         """So many answers are lost, of changes that are made."""
@@ -101,13 +101,13 @@ class Wobbly(Wrapper):
 def wobbly(inner: Backend | None = None) -> tuple[Store, Wobbly]:
     """A store, and what it is kept in."""
     backend = Wobbly(inner)
-    return Store(Engine(Ground(backend)), ""), backend
+    return Store(Engine(EngineContext(backend)), ""), backend
 
 
 def async_wobbly() -> tuple[AsyncStore, Wobbly]:
     """The same for asyncio."""
     backend = Wobbly()
-    return AsyncStore(Engine(Ground(backend)), ""), backend
+    return AsyncStore(Engine(EngineContext(backend)), ""), backend
 
 
 class Slow(AssertionError):

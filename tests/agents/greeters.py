@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Backend
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store
 from tests.state.kit import Clock
@@ -51,9 +51,9 @@ class AsyncGreeter(AsyncPersistentAgent, name="tests: async greeter"):
 
 def opened(backend: Backend, clock: Clock | None = None) -> Store:
     """A store that remembers nothing yet."""
-    return Store(Engine(Ground(backend, Cache(1 << 20), clock=clock or Clock())), "")
+    return Store(Engine(EngineContext(backend, MemoryCache(1 << 20), clock=clock or Clock())), "")
 
 
 def aopened(backend: Backend, clock: Clock | None = None) -> AsyncStore:
     """The same for asyncio."""
-    return AsyncStore(Engine(Ground(backend, Cache(1 << 20), clock=clock or Clock())), "")
+    return AsyncStore(Engine(EngineContext(backend, MemoryCache(1 << 20), clock=clock or Clock())), "")

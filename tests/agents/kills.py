@@ -26,10 +26,10 @@ from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.agents.transfer.offer import Offer
-from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
@@ -88,7 +88,7 @@ class _Watched(Wrapper):
         self._stage.place("after a read")
         return found
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         self._stage.place("before a read")
         found = await self.inner.matched(match)
         self._stage.place("after a read")
@@ -314,9 +314,9 @@ def made(scene: Scene, store: Store, id: str) -> Any:
     return agent
 
 
-def dies(scene: Scene, at: int) -> tuple[Base, Memory, list[str]]:
+def dies(scene: Scene, at: int) -> tuple[Base, MemoryBackend, list[str]]:
     """A scene that is cut off at one of its places, or at none."""
-    backend, effects = Memory(), list[str]()
+    backend, effects = MemoryBackend(), list[str]()
     stage = play_on(Stage(effects.append, at, vanish))
     base = Base()
     try:
@@ -435,7 +435,7 @@ def killed_at(
 
 def backend_in(folder: Path) -> Backend:
     """The store in a folder. It is not flushed: that is for machines that are gone, and not for processes."""
-    return run(SQLite.open(f"sqlite:///{folder}/store.db", synchronous="normal"))
+    return run(SQLiteBackend.open(f"sqlite:///{folder}/store.db", synchronous="normal"))
 
 
 def effects_in(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.store.store import Store
 from tests.agents.greeters import Greeter, opened
@@ -15,7 +15,7 @@ from tests.agents.greeters import Greeter, opened
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    made = opened(Memory())
+    made = opened(MemoryBackend())
     for name in ("a", "ab", "b"):
         made.agents.create(Greeter, name)
     yield made

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.agents import AsyncPersistentAgent, Persistent, PersistentAgent, registry
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.codec.values import values
@@ -106,7 +106,7 @@ def test_an_abstract_class_has_no_agents() -> None:
         pass
 
     with pytest.raises(InvalidError, match="abstract"):
-        Base().attach(opened(Memory()), "a")
+        Base().attach(opened(MemoryBackend()), "a")
 
 
 def test_policies_are_inherited_and_checked() -> None:
@@ -118,11 +118,11 @@ def test_policies_are_inherited_and_checked() -> None:
 
     assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "refuse")
     with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
-        MoreSo().attach(opened(Memory()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
+        MoreSo().attach(opened(MemoryBackend()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="nothing to say about an agent as 'on_curropt'"):
-        MoreSo().attach(opened(Memory()), "a", on_curropt="raise")  # type: ignore[call-arg]
+        MoreSo().attach(opened(MemoryBackend()), "a", on_curropt="raise")  # type: ignore[call-arg]
     with pytest.raises(InvalidError, match="autosave is an Autosave, or None, not 5"):
-        MoreSo().attach(opened(Memory()), "a", autosave=5)  # type: ignore[arg-type]
+        MoreSo().attach(opened(MemoryBackend()), "a", autosave=5)  # type: ignore[arg-type]
 
 
 def test_names_are_those_of_one_class() -> None:
@@ -140,7 +140,7 @@ def test_names_are_those_of_one_class() -> None:
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=5), values, max_size=3), st.lists(values, max_size=3))
 def test_whatever_can_be_saved_comes_back(notes: dict[str, Any], messages: list[Any]) -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     agent = Greeter().attach(opened(backend), "a")
     agent.notes = notes
     agent.conversation.extend(messages)
@@ -185,7 +185,7 @@ def test_an_agent_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_same_for_asyncio() -> None:
-    backend = Memory()
+    backend = MemoryBackend()
 
     async def main() -> None:
         store = aopened(backend)
@@ -205,9 +205,9 @@ def test_the_same_for_asyncio() -> None:
 
 def test_kinds_of_agents_and_of_stores_go_together() -> None:
     with pytest.raises(InvalidError, match="a Greeter is kept in a Store"):
-        Greeter().attach(aopened(Memory()), "a")
+        Greeter().attach(aopened(MemoryBackend()), "a")
     with pytest.raises(InvalidError, match="a AsyncGreeter is kept in an AsyncStore"):
-        AsyncGreeter().attach(opened(Memory()), "a")
+        AsyncGreeter().attach(opened(MemoryBackend()), "a")
     assert issubclass(AsyncGreeter, AsyncPersistentAgent)
 
 
@@ -218,7 +218,7 @@ def test_a_constructor_of_its_own_is_given_the_configuration() -> None:
         def __init__(self, model: str, *, heat: float = 0.5) -> None:
             self.model, self.heat = model, heat
 
-    backend = Memory()
+    backend = MemoryBackend()
     Own("m", heat=1.5).attach(opened(backend), "a").save()
     found = opened(backend).agents.restore("a")
     assert (found.model, found.heat, found.configuration) == ("m", 1.5, {"model": "m", "heat": 1.5})
@@ -240,7 +240,7 @@ def test_a_dataclass_can_be_an_agent() -> None:
         model: str
         seen: list[str] = dataclasses.field(default_factory=list)
 
-    backend = Memory()
+    backend = MemoryBackend()
     agent = Data("m").attach(opened(backend), "a")
     agent.seen.append("x")
     agent.save()
@@ -262,7 +262,7 @@ def test_defaults_are_made_by_factories_too() -> None:
     one.limits["b"] = 2
     one.tags.append("t")
     assert (other.items, other.limits, other.number, other.tags, other.name) == (["first"], {"a": 1}, 3, [], "x")
-    backend = Memory()
+    backend = MemoryBackend()
     one.later = "now"
     one.attach(opened(backend), "a").save()
     found = opened(backend).agents.restore("a")
@@ -276,7 +276,7 @@ def test_an_object_does_not_take_over_an_agent_of_another_class() -> None:
     class Other(PersistentAgent, name="tests: other"):
         pass
 
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     store.agents.create(Greeter, "a").greet("Ada")
     for name in ("start", "reload"):
         with pytest.raises(InvalidError, match="is of the class 'tests: greeter', and this one is of 'tests: other'"):
@@ -291,7 +291,7 @@ def test_an_object_does_not_take_over_an_agent_of_another_class() -> None:
 
 
 def test_a_restore_that_raises_leaves_the_rest_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     other = store.agents.restore("a")
     other.context["k"] = 1
@@ -305,7 +305,7 @@ def test_a_restore_that_raises_leaves_the_rest_as_it_was(monkeypatch: pytest.Mon
 def test_an_agent_says_what_it_is() -> None:
     agent = Greeter()
     assert repr(agent) == "<Greeter, not attached>"
-    agent.attach(opened(Memory()), "a").start()
+    agent.attach(opened(MemoryBackend()), "a").start()
     assert repr(agent) == "<Greeter 'a': running, version 1>"
 
 
@@ -313,7 +313,7 @@ def test_without_its_class_an_agent_is_not_made() -> None:
     class Known(PersistentAgent, name="tests: known"):
         pass
 
-    backend = Memory()
+    backend = MemoryBackend()
     Known().attach(opened(backend), "a").save()
     registry.forget("tests: known")
     with pytest.raises(NotFoundError, match="no class of agents is registered as 'tests: known'") as caught:
@@ -327,7 +327,7 @@ def test_without_its_class_an_agent_is_not_made() -> None:
 
 
 def test_what_validate_refuses_is_not_saved() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = Greeter().attach(store, "g")
     agent.save()
     agent.count = -1
@@ -343,7 +343,7 @@ def test_what_validate_refuses_is_not_saved() -> None:
 
 
 def test_nor_taken_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     Greeter().attach(opened(backend), "g").save()
     agent = Greeter().attach(opened(backend), "g")
     agent.count = 9
@@ -362,7 +362,7 @@ def test_validate_is_a_plain_function() -> None:
 
     async def main() -> None:
         with pytest.raises(InvalidError, match="validate is a plain function"):
-            await Waiting().attach(aopened(Memory()), "a").save()
+            await Waiting().attach(aopened(MemoryBackend()), "a").save()
 
     asyncio.run(main())
 
@@ -378,7 +378,7 @@ def versioned(schema: str, **methods: Any) -> type[PersistentAgent]:
 
 
 def test_older_fields_are_upgraded_once_and_saved_in_the_new_form() -> None:
-    backend, asked = Memory(), []
+    backend, asked = MemoryBackend(), []
 
     def upgrade(fields: dict[str, Any], schema: str) -> dict[str, Any]:
         asked.append(schema)
@@ -398,7 +398,7 @@ def test_older_fields_are_upgraded_once_and_saved_in_the_new_form() -> None:
 
 @pytest.mark.parametrize(("now", "hint"), [("2", "upgrade"), ("0.9", "a later one"), ("zwei", "upgrade")])
 def test_another_schema_is_refused_and_nothing_is_lost(now: str, hint: str) -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     versioned("1")().attach(opened(backend), "a").save()
     versioned(now)
     with pytest.raises(UnsupportedError, match="fields of schema '1'") as caught:
@@ -409,7 +409,7 @@ def test_another_schema_is_refused_and_nothing_is_lost(now: str, hint: str) -> N
 
 
 def test_an_upgrade_that_returns_nothing_is_told() -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     versioned("1")().attach(opened(backend), "a").save()
     versioned("2", upgrade=staticmethod(lambda fields, schema: None))
     with pytest.raises(InvalidError, match="upgrade returns a dict of fields"):
@@ -421,7 +421,7 @@ def test_fields_that_are_not_declared_any_more_stay() -> None:
         kept: int = 1
         dropped: int = 2
 
-    backend = Memory()
+    backend = MemoryBackend()
     Before().attach(opened(backend), "a").save()
     registry.forget("tests: before and after")
 
@@ -446,7 +446,7 @@ def test_an_author_says_what_is_kept() -> None:
         def restore(self, fields: Mapping[str, Any]) -> None:
             self.shown = fields["shown"] + "!"
 
-    backend = Memory()
+    backend = MemoryBackend()
     Own().attach(opened(backend), "a").save()
     assert opened(backend).agents.load("a").fields == {"shown": "x"}
     assert opened(backend).agents.restore("a").shown == "x!"

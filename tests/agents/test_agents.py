@@ -13,7 +13,7 @@ import holdfast
 from holdfast.agents import AgentInfo
 from holdfast.agents.storage.agent_line import Delta
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.backends.wrappers import Wrapper
@@ -40,7 +40,7 @@ def ids(found: list[AgentInfo]) -> list[str]:
 
 
 def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.status, agent.configuration) == (1, "created", {"greeting": "Hi"})
     assert type(store.agents.create("tests: greeter", "b")) is Greeter
@@ -58,7 +58,7 @@ def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
 
 def test_an_agent_is_loaded_as_it_was() -> None:
     clock = Clock()
-    store = opened(Memory(), clock)
+    store = opened(MemoryBackend(), clock)
     agent = store.agents.create(Greeter, "a")
     for number in range(1, 5):
         clock.sleep(10)
@@ -79,7 +79,7 @@ def test_an_agent_is_loaded_as_it_was() -> None:
 
 
 def test_only_an_agent_of_this_store_is_saved_here() -> None:
-    store, other = opened(Memory()), opened(Memory())
+    store, other = opened(MemoryBackend()), opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     with pytest.raises(InvalidError, match="attached to another store"):
         other.agents.save(agent)
@@ -98,7 +98,7 @@ def _plain() -> Any:
 
 
 def test_messages_are_read_by_themselves() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     for name in ("Ada", "Bob", "Eve"):
         agent.greet(name)
@@ -117,7 +117,7 @@ def test_messages_are_read_by_themselves() -> None:
 
 def test_lists_are_filtered_and_come_in_pages() -> None:
     clock = Clock()
-    store = opened(Memory(), clock)
+    store = opened(MemoryBackend(), clock)
     agents = filled(store, "a", "b/1", "b/2", "c%", "d")
     clock.now = (1_700_000_000 + 60) * SECOND
     agents["b/1"].metadata.update(team="red", size=3)
@@ -155,7 +155,7 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
 
 
 def test_metadata_that_is_too_large_to_be_shown_is_found_all_the_same() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     agent.metadata.update(text="x" * 10_000, team="red")
     agent.save()
@@ -167,7 +167,7 @@ class Reads(Wrapper):
     """Counts what is read."""
 
     def __init__(self) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.queries: list[Query] = []
 
     async def read(self, queries: Any) -> list[list[Row]]:
@@ -194,7 +194,7 @@ def test_a_list_reads_no_states() -> None:
 
 
 def test_a_list_shows_what_is_damaged() -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     filled(opened(backend), "a", "b")
     (rows,) = run(backend.read([Scan(STEPS, ("", "␞agents:a"))]))
     columns = list(rows[0].columns)
@@ -207,7 +207,7 @@ def test_a_list_shows_what_is_damaged() -> None:
 
 
 def test_history_tells_of_every_step() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     with holdfast.correlation("mine"):
         agent.start()
@@ -228,7 +228,7 @@ def test_history_tells_of_every_step() -> None:
 
 
 def test_what_differs_between_versions() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     agent.count = 1
     agent.save()
@@ -245,7 +245,7 @@ def test_what_differs_between_versions() -> None:
 
 
 def test_an_agent_is_exported_and_imported() -> None:
-    store, other = opened(Memory()), opened(Memory())
+    store, other = opened(MemoryBackend()), opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     agent.greet("Ada")
     agent.notes["when"] = START
@@ -278,10 +278,10 @@ def test_an_agent_is_exported_and_imported() -> None:
     ids=["kind", "format", "list", "incomplete", "path", "none"],
 )
 def test_what_is_no_document_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     document = store.agents.export(filled(store, "a")["a"].id)
     with pytest.raises(error):
-        opened(Memory()).agents.import_({**document, **change})
+        opened(MemoryBackend()).agents.import_({**document, **change})
     with pytest.raises(InvalidError):
         store.agents.import_({**document, "state": {**document["state"], "conversation": {}}}, id="b")
     with pytest.raises(InvalidError):
@@ -295,7 +295,7 @@ def test_what_is_no_document_is_refused(change: dict[str, Any], error: type[Exce
 
 
 def test_what_is_imported_rolled_back_or_resolved_is_listed_as_it_is() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     for id, metadata in (("small", {"team": "docs"}), ("large", {"team": "docs", "text": "x" * 5000})):
         agent = Greeter().attach(store, id)
         agent.metadata.update(metadata)
@@ -313,7 +313,7 @@ def test_what_is_imported_rolled_back_or_resolved_is_listed_as_it_is() -> None:
 
 @pytest.mark.parametrize("counts", [{"tokens": "x"}, {"tokens": -1}, {"tokens": None}], ids=["text", "less", "none"])
 def test_counts_that_are_none_are_refused(counts: dict[str, Any]) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     store.agents.create(Greeter, "a")
     document = store.agents.export("a")
     document["state"]["counts"] = counts
@@ -323,7 +323,7 @@ def test_counts_that_are_none_are_refused(counts: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [{"kind": 5}, {"time": "today"}, {"more": 1}], ids=["kind", "time", "more"])
 def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     store.agents.create(Greeter, "a")
     document, codec = store.agents.export("a"), store._handle.codec
     pending = {"kind": "transition", "trigger": "t", "source": "s", "target": "t", "time": START, **change}
@@ -334,7 +334,7 @@ def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> Non
 
 
 def test_what_hooks_make_of_an_import_is_what_is_saved() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     store.agents.create(Greeter, "a")
 
     @store.hooks.before("agent.create")
@@ -346,7 +346,7 @@ def test_what_hooks_make_of_an_import_is_what_is_saved() -> None:
 
 
 def test_what_is_done_with_an_agent_is_in_the_audit_of_its_scope() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     for id in ("a", "x/y"):
         agent = store.agents.create(Greeter, id)
         agent.start()
@@ -363,7 +363,7 @@ def test_what_is_done_with_an_agent_is_in_the_audit_of_its_scope() -> None:
 
 
 def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     first = store.agents.load("a").checkpoint
     for _ in range(5):
@@ -378,7 +378,7 @@ def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
 
 
 def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     agent.start()
     store.state(agent="a")["plan"] = 1
@@ -400,7 +400,7 @@ def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
 
 
 def test_what_is_held_is_not_deleted() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     filled(store, "a")
     store.hold("␞agents:a", reason="a dispute")
     with pytest.raises(DeniedError, match="a dispute"):
@@ -412,7 +412,7 @@ def test_what_is_held_is_not_deleted() -> None:
 
 def test_the_same_for_asyncio() -> None:
     async def main() -> None:
-        store = aopened(Memory())
+        store = aopened(MemoryBackend())
         agent = await store.agents.create(AsyncGreeter, "a")
         agent.count = 3
         assert await store.agents.save(agent) == 2
@@ -441,7 +441,7 @@ def test_the_same_for_asyncio() -> None:
     ids=["status", "fields", "pending", "class"],
 )
 def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any, what: str) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
     delta = Delta({channel: Set(store.engine.ground.codec.pack(value))})
@@ -452,7 +452,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
 
 
 def test_a_channel_that_is_missing_is_corrupt_too() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
     run(line.save(line.saving("save", Delta(removed=["context"]), point, {}, [], FREELY)))

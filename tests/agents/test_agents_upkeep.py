@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from tests.agents.greeters import Greeter, opened
 
 LINE = "␞agents:a"
@@ -61,7 +61,7 @@ def test_an_agent_is_no_thread(store: Store) -> None:
 
 def test_agents_are_copied(store: Store) -> None:
     lived(store)
-    other = opened(Memory())
+    other = opened(MemoryBackend())
     store.copy_to(other)
     same(store, other)
     assert other.verify().findings == []
@@ -73,7 +73,7 @@ def test_agents_are_exported_and_imported(store: Store) -> None:
     file = io.BytesIO()
     store.export(file, threads=[LINE])
     file.seek(0)
-    other = opened(Memory())
+    other = opened(MemoryBackend())
     other.import_(file)
     same(store, other)
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.autosave import Saver
-from holdfast.agents.runtime.dirty_tracker import Watch
+from holdfast.agents.runtime.autosave import AutosaveWorker
+from holdfast.agents.runtime.dirty_tracker import DirtyTracker
 from holdfast.errors import ConfigError, ConflictError, DeniedError, TransientError, UnavailableError
 from tests.agents.autosaved import Clock, Noter, wobbly
 
 
-class Noted(Saver):
+class Noted(AutosaveWorker):
     """Notes what it is told, and saves nothing."""
 
     def __init__(self, clock: Clock) -> None:
@@ -24,17 +24,17 @@ class Noted(Saver):
         self.hurried = 0
         self.asked: list[float] = []
 
-    def put(self, watch: Watch, at: float) -> None:
+    def put(self, watch: DirtyTracker, at: float) -> None:
         self.asked.append(at)
 
-    def hurry(self, watch: Watch) -> None:
+    def hurry(self, watch: DirtyTracker) -> None:
         self.hurried += 1
 
-    def settled(self, watch: Watch) -> None:
+    def settled(self, watch: DirtyTracker) -> None:
         self.put(watch, watch.due())
 
 
-def watched(**settings: Any) -> tuple[Watch, Noted, Clock]:
+def watched(**settings: Any) -> tuple[DirtyTracker, Noted, Clock]:
     store, _ = wobbly()
     store.engine.agents = saver = Noted(clock := Clock())
     agent = Noter().attach(store, "a", autosave=Autosave(**settings))

@@ -21,9 +21,9 @@ import pytest
 import holdfast
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.metrics import AgentMetrics
-from holdfast.backends.interface import Batch, Call
-from holdfast.backends.memory import Memory
-from holdfast.engine.context import Ground
+from holdfast.backends.interface import Batch, BlockingCall
+from holdfast.backends.memory import MemoryBackend
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError
 from holdfast.store.store import AsyncStore, Store
@@ -45,7 +45,7 @@ class Hanging(Wobbly):
 
     async def apply(self, batch: Batch) -> int | None:
         if self.error is not None:
-            await Call(partial(time.sleep, HANG))
+            await BlockingCall(partial(time.sleep, HANG))
         return await super().apply(batch)
 
 
@@ -239,11 +239,13 @@ def test_a_store_that_does_not_answer_for_a_while() -> None:
 
 
 def outage_of_a_hanging_store() -> None:
-    backend = Hanging(Memory())
-    store, other = Store(Engine(Ground(backend)), ""), AsyncStore(Engine(Ground(backend)), "")
+    backend = Hanging(MemoryBackend())
+    store, other = Store(Engine(EngineContext(backend)), ""), AsyncStore(Engine(EngineContext(backend)), "")
     settings = Autosave(interval=0.2, changes=30, pause=0.02, longest_pause=0.1, failures=2, rest=0.3, longest_rest=0.6)
     try:
-        go_through(store, other, settings, 4.0, backend.fail, backend.work, lambda: Store(Engine(Ground(backend)), ""))
+        go_through(
+            store, other, settings, 4.0, backend.fail, backend.work, lambda: Store(Engine(EngineContext(backend)), "")
+        )
         assert backend.refused > 0
     finally:
         asyncio.run(_closed(other))

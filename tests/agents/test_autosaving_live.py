@@ -23,8 +23,8 @@ import holdfast
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.callbacks import called
 from holdfast.agents.runtime.change_block import undisturbed
-from holdfast.agents.runtime.dirty_tracker import Busy
-from holdfast.agents.runtime.save_queue import Lane, _is_ending
+from holdfast.agents.runtime.dirty_tracker import AgentBusy
+from holdfast.agents.runtime.save_queue import SaveQueue, _is_ending
 from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -299,7 +299,7 @@ _PROGRAM = """
 import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.dirty_tracker import Busy
+from holdfast.agents.runtime.dirty_tracker import AgentBusy
 from holdfast.agents.runtime.change_block import undisturbed
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
@@ -353,7 +353,7 @@ def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
         def take() -> None:
             try:
                 seen.append(watch.take().mark)
-            except Busy:
+            except AgentBusy:
                 seen.append("busy")
 
         def elsewhere() -> None:
@@ -545,11 +545,11 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
     """Once tasks were cancelled, a new one would be left over when the loop is closed."""
     store, backend = async_wobbly()
     agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.01, changes=1)) for n in range(4)]
-    apply, look, gate = backend.apply, Lane._look, asyncio.Event()
+    apply, look, gate = backend.apply, SaveQueue._look, asyncio.Event()
     begun = looks = 0
     late: list[int] = []
 
-    def count_looks(lane: Lane) -> None:
+    def count_looks(lane: SaveQueue) -> None:
         nonlocal looks
         look(lane)
         looks += 1
@@ -588,7 +588,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
             await asyncio.sleep(0.001)
         assert not task.done()
 
-    monkeypatch.setattr(Lane, "_look", count_looks)
+    monkeypatch.setattr(SaveQueue, "_look", count_looks)
     asyncio.run(work())
     assert late == [0]
     assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)

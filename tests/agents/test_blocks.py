@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents import AgentBuilder, Kept, registry
-from holdfast.backends.memory import Memory
+from holdfast.agents import AgentBuilder, AgentHandle, registry
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError
 from holdfast.store.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
@@ -19,7 +19,7 @@ def statuses(store: Store) -> list[str]:
 
 
 def test_a_block_starts_and_stops() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     with Greeter(greeting="Hi").attach(store, "a") as agent:
         assert agent.status == "running"
         agent.greet("Ada")
@@ -29,7 +29,7 @@ def test_a_block_starts_and_stops() -> None:
 
 
 def test_an_error_is_a_failure_and_goes_on() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     for error in (ValueError("no"), KeyboardInterrupt()):
         with pytest.raises(type(error)), Greeter().attach(store, "a"):
             raise error
@@ -39,7 +39,7 @@ def test_an_error_is_a_failure_and_goes_on() -> None:
 
 
 def test_what_is_paused_stays_so_and_goes_on_in_the_next_block() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     with Greeter().attach(store, "a") as agent:
         agent.pause()
     assert store.agents.load("a").status == "paused"
@@ -50,7 +50,7 @@ def test_what_is_paused_stays_so_and_goes_on_in_the_next_block() -> None:
 
 
 def test_the_error_of_the_block_is_told_also_if_the_failure_cannot_be_saved() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     with pytest.raises(Failed) as caught, Greeter().attach(store, "a") as agent:
         _overtaken(agent, store)
     assert "That agent 'a' failed could not be told: ConflictError: the agent was saved" in caught.value.__notes__[0]
@@ -61,7 +61,7 @@ def test_nor_does_an_on_fail_that_raises_hide_it() -> None:
         def on_fail(self, error: BaseException) -> None:
             raise ValueError("no more")
 
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     try:
         with pytest.raises(Failed) as caught, Touchy().attach(store, "a"):
             raise Failed
@@ -75,10 +75,10 @@ def test_a_plain_object_has_a_block_of_its_own() -> None:
     class Plain:
         seen = 0
 
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     spec = AgentBuilder("tests: plain block").fields("seen").build(Plain)
     try:
-        kept: Kept[Any] = store.agents.create(spec, "a")
+        kept: AgentHandle[Any] = store.agents.create(spec, "a")
         with kept as same:
             assert same is kept
             kept.agent.seen = 3
@@ -91,7 +91,7 @@ def test_a_plain_object_has_a_block_of_its_own() -> None:
 
 def test_the_same_for_asyncio() -> None:
     async def main() -> None:
-        store = aopened(Memory())
+        store = aopened(MemoryBackend())
         async with AsyncGreeter().attach(store, "a") as agent:
             agent.count = 2
             assert repr(agent) == "<AsyncGreeter 'a': running, version 1>"

@@ -11,8 +11,8 @@ import attrs
 import pydantic
 import pytest
 
-from holdfast.agents import AgentBuilder, AsyncKept, Kept, Spec, persistent, registry
-from holdfast.backends.memory import Memory
+from holdfast.agents import AgentBuilder, AgentHandle, AsyncAgentHandle, Spec, persistent, registry
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError
 from tests.agents.greeters import aopened, machine, opened
 
@@ -65,9 +65,9 @@ def test_a_class_of_any_kind_is_kept_and_comes_back(cls: Any) -> None:
     before = dict(vars(cls))
     assert persistent(name="tests: any")(cls) is cls
     assert dict(vars(cls)) == before
-    backend = Memory()
+    backend = MemoryBackend()
     kept = opened(backend).agents.attach(cls(model="large"), "a")
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, AgentHandle)
     kept.agent.seen.append("x")
     kept.context["k"] = 1
     kept.conversation.append("hello")
@@ -94,7 +94,7 @@ def test_a_decorated_class_says_what_is_kept_of_it() -> None:
         def __init__(self, model: str, other: int = 0) -> None:
             self.model, self.other, self.count = model, other, 0
 
-    backend = Memory()
+    backend = MemoryBackend()
     kept = opened(backend).agents.create(Chosen, "a", model="m")
     kept.agent.other = kept.agent.count = 5
     assert kept.transition("work") == "busy"
@@ -125,7 +125,7 @@ def test_an_object_knows_what_it_is_kept_by() -> None:
         def say(self, text: str) -> None:
             self.kept.conversation.append(text)
 
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     kept = store.agents.create(Knowing, "a")
     kept.agent.say("hello")
     kept.save()
@@ -161,7 +161,7 @@ def test_a_builder_takes_functions_in_place_of_methods() -> None:
         .build(Counting)
     )
     assert isinstance(spec, Spec)
-    backend = Memory()
+    backend = MemoryBackend()
     kept = opened(backend).agents.create(spec, "a", model="m")
     kept.start()
     kept.pause()
@@ -203,7 +203,7 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
         .restore(lambda agent, fields: agent.update(fields))
         .build(make)
     )
-    backend = Memory()
+    backend = MemoryBackend()
     kept = opened(backend).agents.create(spec, "a", model="m")
     kept.agent["x"] = 1
     kept.save()
@@ -230,9 +230,9 @@ def test_the_same_for_asyncio() -> None:
             self.count += 1
 
     async def main() -> None:
-        backend = Memory()
+        backend = MemoryBackend()
         kept = await aopened(backend).agents.create(Own, "a")
-        assert isinstance(kept, AsyncKept)
+        assert isinstance(kept, AsyncAgentHandle)
         await kept.start()
         await kept.stop()
         found = await aopened(backend).agents.restore("a")

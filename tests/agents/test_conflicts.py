@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.storage.conflicts import Sides, resolved
 from holdfast.backends.interface import Batch
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec import default_codec
 from holdfast.engine.model.packed_state import pack_state
@@ -33,7 +33,7 @@ def two(store: Store, **policies: Any) -> tuple[Greeter, Greeter]:
 
 
 def test_the_second_to_save_is_refused_and_stays_as_it_was() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store)
     one.count, other.count = 1, 5
     other.greeted.append("x")
@@ -57,7 +57,7 @@ def test_the_second_to_save_is_refused_and_stays_as_it_was() -> None:
 
 
 def test_who_never_looked_is_refused_whatever_was_agreed() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     store.agents.create(Greeter, "a")
     for how in ("refuse", "merge", "last-write"):
         with pytest.raises(ConflictError):
@@ -66,7 +66,7 @@ def test_who_never_looked_is_refused_whatever_was_agreed() -> None:
 
 
 def test_what_both_changed_apart_is_merged() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     one.count, one.notes = 7, {"a": 1, "both": 1}
     one.context["one"] = 1
@@ -93,7 +93,7 @@ def test_what_both_changed_apart_is_merged() -> None:
 
 
 def test_what_both_changed_differently_is_refused() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     one.count, other.count = 1, 2
     other.notes["x"] = 1
@@ -106,7 +106,7 @@ def test_what_both_changed_differently_is_refused() -> None:
 
 @pytest.mark.parametrize("how", ["merge", "last-write", added], ids=["merge", "last-write", "function"])
 def test_two_transitions_at_once_are_refused_even_if_they_agree(how: Any) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict=how)
     one.transition("work")
     with pytest.raises(ConflictError, match="both sides changed the state"):
@@ -119,7 +119,7 @@ def test_two_transitions_at_once_are_refused_even_if_they_agree(how: Any) -> Non
 
 
 def test_who_is_in_the_middle_of_something_is_not_disturbed() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     caught: list[ConflictError] = []
 
@@ -137,7 +137,7 @@ def test_who_is_in_the_middle_of_something_is_not_disturbed() -> None:
 
 
 def test_the_last_one_may_have_its_way() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="last-write")
     one.count, other.count = 1, 2
     one.greeted.append("one")
@@ -157,7 +157,7 @@ def test_the_last_one_may_have_its_way() -> None:
 
 
 def test_a_function_decides() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict=added)
     one.count, other.count = 10, 5
     one.save()
@@ -167,7 +167,7 @@ def test_a_function_decides() -> None:
 
 @pytest.mark.parametrize("made", [None, {}, {"fields": {}}, [1]], ids=["none", "empty", "partial", "list"])
 def test_a_function_that_decides_nothing_is_told(made: Any) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict=lambda base, mine, theirs: made)
     one.count, other.count = 1, 2
     one.save()
@@ -179,7 +179,7 @@ def test_a_function_that_decides_nothing_is_told(made: Any) -> None:
 @pytest.mark.parametrize("part", ["fields", "context"])
 @pytest.mark.parametrize("value", [5, [1], {"notes": object()}], ids=["number", "list", "object"])
 def test_what_a_function_decides_is_checked_before_it_is_taken_on(part: str, value: Any) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict=lambda base, mine, theirs: {**mine, part: value})
     one.count, other.count = 1, 2
     one.save()
@@ -191,7 +191,7 @@ def test_what_a_function_decides_is_checked_before_it_is_taken_on(part: str, val
 
 
 def test_a_transition_is_merged_with_what_another_saved() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     one.count = 1
     one.save()
@@ -207,7 +207,7 @@ def test_both_sides_cannot_change_the_form_of_the_fields() -> None:
 
 
 def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
     for name in ("persist", "validate"):
         with monkeypatch.context() as patch:
@@ -215,14 +215,14 @@ def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytes
             with pytest.raises(InvalidError, match="is being saved by who called this"):
                 agent.save()
     agents: list[Greeter] = []
-    agents += two(opened(Memory()), on_conflict=lambda base, mine, theirs: agents[1].reload())
+    agents += two(opened(MemoryBackend()), on_conflict=lambda base, mine, theirs: agents[1].reload())
     agents[0].save()
     agents[1].count = 1
     with pytest.raises(InvalidError, match="is being saved by who called this"):
         agents[1].save()
 
     async def main() -> None:
-        agent = AsyncGreeter().attach(aopened(Memory()), "a")
+        agent = AsyncGreeter().attach(aopened(MemoryBackend()), "a")
         await asyncio.gather(*(agent.save() for _ in range(5)))  # tasks of one thread wait for each other
         assert agent.version == 5
 
@@ -230,7 +230,7 @@ def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytes
 
 
 def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     agent = store.agents.create(Greeter, "a")
 
     async def channels(point: Any) -> Any:
@@ -243,7 +243,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
 
 
 def test_what_is_merged_must_pass_validation() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict=lambda base, mine, theirs: {**mine, "fields": {**mine["fields"], "count": -1}})
     one.count, other.count = 1, 2
     one.save()
@@ -255,7 +255,7 @@ def test_what_is_merged_must_pass_validation() -> None:
 @pytest.mark.parametrize("how", ["merge", "last-write"])
 @pytest.mark.parametrize("longer", [0, 3], ids=["as long", "longer"])
 def test_what_was_made_anew_is_not_merged_with_what_was_deleted(how: Any, longer: int) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     _, mine = two(store, on_conflict=how)
     mine.conversation.append("mine")
     mine.save()
@@ -271,7 +271,7 @@ def test_what_was_made_anew_is_not_merged_with_what_was_deleted(how: Any, longer
 
 
 def test_what_was_pruned_since_is_merged_all_the_same() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     for name in ("Ada", "Bob"):
         one.greet(name)
@@ -283,7 +283,7 @@ def test_what_was_pruned_since_is_merged_all_the_same() -> None:
 
 
 def test_who_cannot_take_on_what_is_merged_does_not_save_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     one.count, one.context["k"] = 1, "theirs"
     one.save()
@@ -303,7 +303,7 @@ def test_who_cannot_take_on_what_is_merged_does_not_save_over_it(monkeypatch: py
 
 
 def test_a_rewritten_conversation_is_not_merged_with_another() -> None:
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     one, other = two(store, on_conflict="merge")
     one.conversation.append("from one")
     one.save()
@@ -323,7 +323,7 @@ def test_a_rewritten_conversation_is_not_merged_with_another() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b", "c"]), st.integers(0, 9)), max_size=12))
 def test_merging_loses_no_change(changes: list[tuple[bool, str, int]]) -> None:
     """Each side has keys of its own, and says something with each change."""
-    store = opened(Memory())
+    store = opened(MemoryBackend())
     first, second = two(store, on_conflict="merge")
     first = store.agents.restore("a", on_conflict="merge")
     truth: dict[str, int] = {}
@@ -365,7 +365,7 @@ def test_processes_lose_nothing(tmp_path: Path, processes: int, count: int) -> N
 
 def test_many_tasks_of_one_agent_save_in_turn() -> None:
     async def main() -> None:
-        store = aopened(Memory())
+        store = aopened(MemoryBackend())
         agent = await store.agents.create(AsyncGreeter, "a")
 
         async def work(number: int) -> None:
@@ -386,7 +386,7 @@ class Unsure(Wrapper):
     """A store whose answer gets lost, after the change was made or before."""
 
     def __init__(self) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.lost: bool | None = None
         """Whether the next change is made, and its answer lost; None if nothing is lost."""
 

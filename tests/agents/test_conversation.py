@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.api.conversation import Conversation, Found
+from holdfast.agents.api.conversation import Conversation, MessageMatch
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.message_buffer import Messages, estimate, role_of, text_of
+from holdfast.agents.runtime.message_buffer import MessageBuffer, estimate, role_of, text_of
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import CONVERSATIONS
-from holdfast.codec import Inert
+from holdfast.codec import OpaqueValue
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnsupportedError
 
 
@@ -127,8 +127,8 @@ def test_search_finds_texts_and_expressions_and_roles(store: holdfast.Store) -> 
     agent.save()
     again = store.agents.restore("s").conversation
     assert again.search("morning", limit=2) == [
-        Found(0, said("Good Morning")),
-        Found(1, said("MORNING to you", "assistant")),
+        MessageMatch(0, said("Good Morning")),
+        MessageMatch(1, said("MORNING to you", "assistant")),
     ]
     assert [found.place for found in again.search("morning", role="assistant", limit=2, reverse=True)] == [598, 595]
     assert len(again.search(re.compile("^b.e$"))) == 200
@@ -155,7 +155,7 @@ def test_a_window_is_what_there_is_room_for(store: holdfast.Store) -> None:
 
 @given(st.integers(0, 150), st.integers(0, 160), st.integers(0, 900), st.booleans())
 def test_a_window_is_the_longest_end_that_fits(count: int, most: int, tokens: int, lead: bool) -> None:
-    talk = Conversation(Messages(tokens=lambda message: len(message["content"])))
+    talk = Conversation(MessageBuffer(tokens=lambda message: len(message["content"])))
     talk.extend([said("s" * 7, "system")] * lead + [said("x" * (number % 13)) for number in range(count)])
     found = talk.window(max_messages=most, max_tokens=tokens)
     every = talk.all()
@@ -304,7 +304,7 @@ def test_text_and_role_of_what_is_no_message() -> None:
     assert (text_of(7), role_of(7), text_of("hm"), role_of("hm")) == ("", "", "hm", "")
     assert (text_of({"content": 3}), role_of({"type": "human", "content": ""})) == ("", "user")
     assert text_of({"content": ["a", {"text": "b"}, {"image": 1}, 4]}) == "a\nb"
-    inert = Inert(77, b"\x91\xa1a")
+    inert = OpaqueValue(77, b"\x91\xa1a")
     assert (text_of(inert), role_of(inert)) == ("", "")
     assert (estimate("12345"), estimate("")) == (6, 4)
 
@@ -331,7 +331,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
 
 
 def test_who_reads_while_another_does_reads_again() -> None:
-    messages, asked = Messages(), []
+    messages, asked = MessageBuffer(), []
 
     async def read(start: int, stop: int) -> list[Any]:
         asked.append((start, stop))
@@ -347,7 +347,7 @@ def test_who_reads_while_another_does_reads_again() -> None:
 
 
 def test_what_was_saved_of_messages_that_are_others_by_now_does_not_count() -> None:
-    messages, changes = Messages(), []
+    messages, changes = MessageBuffer(), []
     messages.on_change = lambda: changes.append(len(messages))
     messages.extend([1, 2])
     said = messages.unsaved()

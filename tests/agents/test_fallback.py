@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.agents import Recovery
 from holdfast.backends.interface import Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS, STEPS, Space
+from holdfast.backends.tables import EVENTS, STEPS, Table
 from holdfast.errors import ConflictError, CorruptError
 from holdfast.security.audit.export import check_audit
 from holdfast.store.store import Store
@@ -30,7 +30,7 @@ def written(store: Store, count: int = 5) -> Greeter:
     return agent
 
 
-def damage(backend: Any, tenant: str = "", line: str = LINE, last: int = 1, space: Space = STEPS) -> None:
+def damage(backend: Any, tenant: str = "", line: str = LINE, last: int = 1, space: Table = STEPS) -> None:
     """Flip a byte in the bodies of the last rows of a line."""
     (rows,) = run(backend.read([Scan(space, (tenant, line))]))
     for row in rows[-last:]:
@@ -42,7 +42,7 @@ def damage(backend: Any, tenant: str = "", line: str = LINE, last: int = 1, spac
 @pytest.fixture(params=["memory", "sqlite"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "memory":
-        yield Memory()
+        yield MemoryBackend()
         return
     from holdfast.backends.registry import backend_for
 
@@ -158,7 +158,7 @@ def test_who_has_not_heard_of_it_does_not_go_on_from_what_was_passed_over(backen
 
 
 def test_an_old_message_that_is_damaged_is_found_at_the_start() -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     store = opened(backend)
     agent = store.agents.create(Greeter, "a")
     for number in range(40):  # more than are kept as steps: the messages are folded
@@ -174,7 +174,7 @@ def test_an_old_message_that_is_damaged_is_found_at_the_start() -> None:
 
 
 def test_a_row_that_is_altered_on_the_branch_of_a_fallback_is_found(tmp_path: Path) -> None:
-    backend = Memory()
+    backend = MemoryBackend()
     written(opened(backend))
     damage(backend)
     store = opened(backend)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.rollback import rollback
-from holdfast.agents.storage.transition_check import replay
-from holdfast.agents.storage.transition_log import Way, counted, counts, transitions
-from holdfast.backends.memory import Memory
+from holdfast.agents.storage.transition_check import check_transitions
+from holdfast.agents.storage.transition_log import TransitionKey, counted, counts, transitions
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.agents.workers import (
@@ -48,7 +48,7 @@ def busy_worker(store: holdfast.Store, rounds: int = 3) -> Worker:
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 @pytest.mark.parametrize("oldest_first", [False, True])
 def test_pages_follow_each_other(limit: int, oldest_first: bool) -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store)
     worker.save()
     line, found = line_of(store), []
@@ -66,7 +66,7 @@ def test_pages_follow_each_other(limit: int, oldest_first: bool) -> None:
 
 
 def test_what_is_asked_for() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store)
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
@@ -82,7 +82,7 @@ def test_what_is_asked_for() -> None:
 
 
 def test_what_cannot_be_asked_for() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     busy_worker(store, 1)
     for wrong in ({"limit": 0}, {"limit": True}, {"before": "x"}, {"after": "x y"}):
         with pytest.raises(InvalidError):
@@ -102,15 +102,15 @@ def test_a_page_reads_no_more_than_a_page() -> None:
 
 
 def test_counts() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store)
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
         worker.transition("work")
     total = run(counted(line_of(store)))
     assert total == counts(recorded(store))
-    assert total.taken == {Way("idle", "work", "busy"): 3, Way("busy", "rest", "idle"): 3}
-    assert total.failed == {Way("idle", "work", "busy"): 1}
+    assert total.taken == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
+    assert total.failed == {TransitionKey("idle", "work", "busy"): 1}
     assert total.entered == {"busy": 3, "idle": 3}
 
 
@@ -118,7 +118,7 @@ def test_counts() -> None:
 
 
 def test_what_was_recorded_leads_where_it_led() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 2)
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
@@ -126,11 +126,11 @@ def test_what_was_recorded_leads_where_it_led() -> None:
     worker.what = ""
     worker.transition("work")
     worker.rollback("busy")
-    again = replay(run(transitions(line_of(store))), worker_machine())
+    again = check_transitions(run(transitions(line_of(store))), worker_machine())
     assert again.matches
     assert again.path == ("idle", "busy", "idle", "busy", "idle", "busy", "busy")
     assert (again.state, again.diverged) == ("busy", None)
-    assert replay([], Machine("a", "b")).path == ("a",)
+    assert check_transitions([], Machine("a", "b")).path == ("a",)
 
 
 def changed_machine(**how: str) -> Machine:
@@ -142,25 +142,25 @@ def changed_machine(**how: str) -> Machine:
 
 
 def test_a_machine_that_was_changed_since() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     busy_worker(store, 2)
     rows = recorded(store)
-    found = replay(rows, changed_machine(work="tired"))
+    found = check_transitions(rows, changed_machine(work="tired"))
     assert (found.matches, found.path, found.diverged) == (False, ("idle",), rows[0])
     assert found.reason == "'work' leads from 'idle' to 'tired', not 'busy'"
     without = Machine("idle", "busy")
     without.add("work", "idle", "busy")
-    found = replay(rows, without)
+    found = check_transitions(rows, without)
     assert (found.path, found.diverged) == (("idle", "busy"), rows[1])
     assert "leads nowhere" in found.reason
-    assert "no state 'busy'" in replay(rows, Machine("idle")).reason
-    assert "no state 'idle'" in replay(rows, Machine("busy")).reason
-    assert "the one before led to" in replay([rows[0], *rows[2:]], changed_machine()).reason
+    assert "no state 'busy'" in check_transitions(rows, Machine("idle")).reason
+    assert "no state 'idle'" in check_transitions(rows, Machine("busy")).reason
+    assert "the one before led to" in check_transitions([rows[0], *rows[2:]], changed_machine()).reason
 
 
 @given(st.lists(st.sampled_from(["work", "rest", "yawn"]), max_size=12))
 def test_replay_goes_as_the_machine_does(triggers: list[str]) -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     walker = Walker().attach(store, "w")
     walked = ["idle"]
     for trigger in triggers:
@@ -169,7 +169,7 @@ def test_replay_goes_as_the_machine_does(triggers: list[str]) -> None:
         except InvalidError:
             continue
     if walker.version:
-        assert replay(recorded(store), changed_machine()).path == tuple(walked)
+        assert check_transitions(recorded(store), changed_machine()).path == tuple(walked)
 
 
 class Walker(holdfast.PersistentAgent, name="test-walker"):
@@ -180,7 +180,7 @@ class Walker(holdfast.PersistentAgent, name="test-walker"):
 
 
 def test_back_to_a_version_a_checkpoint_and_a_state() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
     worker.conversation.append({"role": "user", "content": "one"})
     worker.context["k"] = 1
@@ -216,7 +216,7 @@ def test_back_to_a_version_a_checkpoint_and_a_state() -> None:
 
 
 def test_back_to_a_state_is_to_before_the_action() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.log.append("before")
     worker.transition("work", 1)
@@ -229,7 +229,7 @@ def test_back_to_a_state_is_to_before_the_action() -> None:
 
 
 def test_where_it_never_was() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
     for to in ("nowhere", "done", 99, 0):
         with pytest.raises(NotFoundError):
@@ -239,7 +239,7 @@ def test_where_it_never_was() -> None:
 
 
 def test_without_the_class() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
     made = run(rollback(line_of(store), "busy"))
     assert store.agents.load("w").checkpoint == made.id
@@ -249,7 +249,7 @@ def test_without_the_class() -> None:
 
 
 def test_what_does_not_fit_is_not_gone_back_to() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
     worker.log.append("lazy")
     worker.save()
@@ -279,7 +279,7 @@ Strict.spec = replace(Strict.spec, name=Worker.spec.name)  # the same class, in 
 
 
 def test_not_in_the_middle_of_something() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
     worker.what = "crash"
     with pytest.raises(Crash):
@@ -307,7 +307,7 @@ def test_on_stores(kind: str, tmp_path: Path) -> None:
         worker.rollback("idle")
         worker.stop()
         assert [each[0] for each in path(store)] == ["work", "rest", "work", "rest", "insist", "rollback"]
-        assert run(counted(line_of(store))).taken[Way("idle", "work", "busy")] == 2
+        assert run(counted(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
         assert store.verify().findings == []
 
 

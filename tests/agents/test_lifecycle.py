@@ -10,7 +10,7 @@ import pytest
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.runtime.two_phase import LIFECYCLE, status_of
 from holdfast.agents.storage.record import STATUSES, Status
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 from tests.agents.workers import AsyncWorker, Worker, async_store_on, kinds, path, recorded, store_on
 
@@ -23,7 +23,7 @@ LEGAL: dict[str, tuple[tuple[Status, ...], Status]] = {
 
 
 def test_a_life() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     assert worker.status == "created"
     seen = []
@@ -52,7 +52,7 @@ def test_a_life() -> None:
 
 
 def test_without_methods_of_its_own_each_change_is_one_step() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     silent = Silent().attach(store, "w")
     silent.start()
     silent.pause()
@@ -70,7 +70,7 @@ class Silent(PersistentAgent, name="test-silent"):
 @pytest.mark.parametrize("status", ["created", "running", "paused", "stopped", "failed"])
 def test_only_these_changes_there_are(trigger: str, status: Status) -> None:
     """What there is not is refused before anything is written."""
-    worker = Worker().attach(store_on(Memory()), "w")
+    worker = Worker().attach(store_on(MemoryBackend()), "w")
     ways: dict[str, tuple[Callable[[], None], ...]] = {
         "created": (),
         "running": (worker.start,),
@@ -95,7 +95,7 @@ def test_only_these_changes_there_are(trigger: str, status: Status) -> None:
 
 @pytest.mark.parametrize("trigger", ["start", "pause", "resume", "stop"])
 def test_an_error_in_a_method_of_its_own_has_it_failed(trigger: str) -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     for name in {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]:
         getattr(worker, name)()
@@ -111,7 +111,7 @@ def test_an_error_in_a_method_of_its_own_has_it_failed(trigger: str) -> None:
 
 
 def test_a_failure_is_saved_before_it_is_told() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.start()
     worker.what = "error"
@@ -133,7 +133,7 @@ def test_a_failure_is_saved_before_it_is_told() -> None:
 
 
 def test_a_failure_in_the_middle_of_a_transition_leaves_that_to_the_next_start() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.start()
     worker.what = "crash"
@@ -149,7 +149,7 @@ def test_a_failure_in_the_middle_of_a_transition_leaves_that_to_the_next_start()
 
 
 def test_it_goes_on_in_another_process() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     worker = Worker().attach(store_on(memory), "w")
     worker.start()
     worker.transition("work", 1)
@@ -172,7 +172,7 @@ def test_it_goes_on_in_another_process() -> None:
 
 def test_an_agent_for_asyncio() -> None:
     async def main() -> None:
-        store = async_store_on(Memory())
+        store = async_store_on(MemoryBackend())
         worker = AsyncWorker().attach(store, "w")
         await worker.start()
         await worker.transition("work", 1)

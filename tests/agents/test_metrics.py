@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.metrics import Counts, Figures, summed
+from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, summed
 from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 
@@ -200,10 +200,10 @@ def test_the_text_for_prometheus() -> None:
 
 
 def test_many_threads_count_without_losing_any() -> None:
-    store = Figures()
-    agents = [Figures(store) for _ in range(4)]
+    store = SaveStatistics()
+    agents = [SaveStatistics(store) for _ in range(4)]
 
-    def count(figures: Figures) -> None:
+    def count(figures: SaveStatistics) -> None:
         for _ in range(2000):
             figures.add(failed=1)
             figures.took(0.001)
@@ -220,10 +220,10 @@ def test_many_threads_count_without_losing_any() -> None:
 
 
 def test_figures_that_are_shown_stay_as_they_are() -> None:
-    figures = Figures()
+    figures = SaveStatistics()
     before, _ = figures.shown()
     figures.add(failed=1)
-    assert before == Counts()
+    assert before == SaveCounts()
     assert before.success_rate == 1.0
     shown: Any = figures.shown()[0]
     assert (shown.attempted, shown.success_rate) == (1, 0.0)

@@ -12,12 +12,12 @@ import pytest
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Batch, Create, Put, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.trace_context import correlation
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, TransientError, VetoError
-from holdfast.hooks import Call
+from holdfast.hooks import HookContext
 from tests.agents.workers import (
     AsyncWorker,
     Crash,
@@ -33,7 +33,7 @@ from tests.support.faults import Fault
 
 
 def test_an_action_is_between_two_steps() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     assert worker.transition("work", "a") == "busy"
     assert (worker.state, worker.version, worker.log) == ("busy", 2, ["act a"])
@@ -50,7 +50,7 @@ def test_an_action_is_between_two_steps() -> None:
 
 
 def test_both_steps_and_the_row_have_one_correlation() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.transition("work")
     with correlation("mine"):
@@ -65,7 +65,7 @@ def test_both_steps_and_the_row_have_one_correlation() -> None:
 
 
 def test_an_error_of_the_action_is_saved_and_raised() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.what = "error"
     with pytest.raises(ValueError, match="it went wrong"):
@@ -80,7 +80,7 @@ def test_an_error_of_the_action_is_saved_and_raised() -> None:
 
 
 def test_guards_choose_and_validators_refuse() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     with pytest.raises(InvalidError, match="leads nowhere") as raised:
         worker.transition("rest")
@@ -100,7 +100,7 @@ def test_guards_choose_and_validators_refuse() -> None:
 @pytest.mark.parametrize("trigger", ["work", "jump"])
 def test_a_state_is_not_reached_with_fields_that_do_not_fit_it(trigger: str) -> None:
     """Whether there is an action, or none."""
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Jumper().attach(store, "w")
     worker.log = ["lazy"] if trigger == "jump" else []
     with pytest.raises(InvalidError, match="a busy one is not lazy"):
@@ -117,7 +117,7 @@ class Jumper(Worker, name="test-jumper"):
 
 
 def test_fields_that_do_not_fit_the_state_are_not_saved_nor_restored() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.transition("work")
     worker.log.append("lazy")
@@ -142,7 +142,7 @@ def test_fields_that_do_not_fit_the_state_are_not_saved_nor_restored() -> None:
 
 
 def test_what_is_done_on_leaving_and_entering() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     gate = Gate().attach(store, "w")
     gate.transition("go", 1)
     gate.transition("again", 2)
@@ -169,7 +169,7 @@ class Gate(PersistentAgent, name="test-gate"):
 
 def test_a_machine_that_is_not_right_is_found_when_the_agent_is_attached() -> None:
     with pytest.raises(InvalidError, match="has no such method"):
-        Wrong().attach(store_on(Memory()), "w")
+        Wrong().attach(store_on(MemoryBackend()), "w")
 
 
 class Wrong(PersistentAgent, name="test-wrong"):
@@ -178,7 +178,7 @@ class Wrong(PersistentAgent, name="test-wrong"):
 
 
 def test_an_agent_without_a_machine() -> None:
-    plain = Plain().attach(store_on(Memory()), "w")
+    plain = Plain().attach(store_on(MemoryBackend()), "w")
     with pytest.raises(InvalidError, match="no machine"):
         plain.transition("go")
 
@@ -191,7 +191,7 @@ class Plain(PersistentAgent, name="test-plain"):
 
 
 def test_no_transition_begins_within_another_of_the_same_agent() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     outer, other = Nested().attach(store, "w"), Nested().attach(store, "x")
     outer.call = lambda: outer.transition("go")
     with pytest.raises(InvalidError, match="cannot begin within the transition 'go'") as raised:
@@ -210,11 +210,11 @@ def test_no_transition_begins_within_another_of_the_same_agent() -> None:
 
 
 def test_hooks_are_asked_before_anything_is_saved() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     seen: list[Any] = []
 
-    def check(call: Call) -> None:
+    def check(call: HookContext) -> None:
         seen.append((call.metadata["trigger"], call.metadata["from"], call.metadata["to"]))
         if len(seen) == 1:
             raise VetoError("not today")
@@ -245,7 +245,7 @@ class Nested(PersistentAgent, name="test-nested"):
 
 def test_a_task_that_an_action_started_is_not_within_it_any_more() -> None:
     async def main() -> None:
-        starter = Starter().attach(async_store_on(Memory()), "w")
+        starter = Starter().attach(async_store_on(MemoryBackend()), "w")
         await starter.transition("go")
         await starter.later
         assert starter.state == "a"
@@ -273,7 +273,7 @@ class Starter(AsyncPersistentAgent, name="test-starter"):
 
 def test_threads_come_one_after_the_other() -> None:
     """Each transition is whole before the next begins: an action finds the state it was promised."""
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     turner = Turner().attach(store, "w")
 
     def turn() -> None:
@@ -311,7 +311,7 @@ class Turner(PersistentAgent, name="test-turner"):
 
 def test_tasks_come_one_after_the_other() -> None:
     async def main() -> None:
-        store = async_store_on(Memory())
+        store = async_store_on(MemoryBackend())
         worker = AsyncWorker().attach(store, "w")
         await worker.transition("work")
         both = await asyncio.gather(worker.transition("rest"), worker.transition("rest"), return_exceptions=True)
@@ -403,7 +403,7 @@ def test_an_error_whose_answer_is_lost(when: Any) -> None:
 
 
 def test_an_interrupt_leaves_it_under_way() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
     worker.what = "crash"
     with pytest.raises(Crash):
@@ -421,7 +421,7 @@ def test_an_interrupt_leaves_it_under_way() -> None:
 
 def test_a_task_that_is_cancelled_leaves_it_under_way() -> None:
     async def main() -> None:
-        sleeper = Sleeper().attach(async_store_on(Memory()), "w")
+        sleeper = Sleeper().attach(async_store_on(MemoryBackend()), "w")
         task = asyncio.create_task(sleeper.transition("go"))
         await sleeper.begun.wait()
         task.cancel()
@@ -453,7 +453,7 @@ class Sleeper(AsyncPersistentAgent, name="test-sleeper"):
 
 
 def test_a_coroutine_function_needs_an_event_loop() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     agent = Mistaken().attach(store, "w")
     with pytest.raises(InvalidError, match="no event loop"):
         agent.transition("go")
@@ -474,7 +474,7 @@ class Weighed(Wrapper):
     """A store in memory that weighs what is asked of it."""
 
     def __init__(self) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.reads = 0
         self.rows = 0
         self.weight = 0

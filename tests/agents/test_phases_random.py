@@ -17,9 +17,9 @@ from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage.transition_check import replay
+from holdfast.agents.storage.transition_check import check_transitions
 from holdfast.agents.storage.transition_log import counts
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError, OutcomeUnknownError, TransientError
 from tests.agents.workers import Crash, kinds, recorded, store_on
 from tests.support.faults import Fault, Faults
@@ -80,7 +80,7 @@ class AgainstModel(RuleBasedStateMachine):
     @initialize(machine=machines(), policy=HOW)
     def begin(self, machine: Machine, policy: Any) -> None:
         self.machine = machine
-        self.memory = Memory()
+        self.memory = MemoryBackend()
         self.spec = Spec("test-random", Random, machine=machine, fields={"count": 0})
         self.policy = policy
         self.state, self.count, self.status = machine.initial, 0, "created"
@@ -212,7 +212,7 @@ class AgainstModel(RuleBasedStateMachine):
         rows = recorded(self.store)
         total = counts(rows)
         assert (total.taken.total(), total.failed.total()) == (self.taken, self.failed)
-        again = replay(rows, self.machine)
+        again = check_transitions(rows, self.machine)
         assert again.matches, again.reason
         if total.taken:
             assert again.state == self.state

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.runtime.two_phase import LIFECYCLE
 from holdfast.agents.storage.diagram import dot, mermaid
-from holdfast.agents.storage.transition_log import Counts, Way
+from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey
 
 
 class Drawn(NamedTuple):
@@ -116,9 +116,9 @@ def test_what_is_declared(how: str) -> None:
 @HOW
 def test_with_counts_and_the_state_of_an_agent(how: str) -> None:
     draw, read = READERS[how]
-    counted = Counts(
-        Counter({Way("draft", "submit", "review"): 3, Way("review", "rollback", "draft"): 1}),
-        Counter({Way("draft", "submit", "review"): 2, Way("review", "approve", "done"): 1}),
+    counted = TransitionCounts(
+        Counter({TransitionKey("draft", "submit", "review"): 3, TransitionKey("review", "rollback", "draft"): 1}),
+        Counter({TransitionKey("draft", "submit", "review"): 2, TransitionKey("review", "approve", "done"): 1}),
         Counter({"review": 3, "draft": 1}),
     )
     shown = read(draw(reviewing(), counted, "review"))
@@ -136,7 +136,7 @@ def test_with_counts_and_the_state_of_an_agent(how: str) -> None:
 @HOW
 def test_of_what_was_recorded_alone(how: str) -> None:
     draw, read = READERS[how]
-    counted = Counts(Counter({Way("a", "go", "b"): 2}), Counter(), Counter({"b": 2}))
+    counted = TransitionCounts(Counter({TransitionKey("a", "go", "b"): 2}), Counter(), Counter({"b": 2}))
     shown = read(draw(None, counted, "c"))
     assert shown == Drawn(["a", "b (2)", "c"], [("a", "b (2)", "go (2×)")], "", [], "c")
     assert read(draw(None)).states == []
@@ -162,8 +162,10 @@ def test_any_names_give_a_picture_that_can_be_read(how: str, names: list[str], t
     machine = Machine(*states)
     for source, target in pairwise(states):
         machine.add(names[-1], source, target)
-    way = Way(states[0], names[-1], states[1])
-    shown = read(draw(machine, Counts(Counter({way: times}), Counter(), Counter({states[1]: times})), states[0]))
+    way = TransitionKey(states[0], names[-1], states[1])
+    shown = read(
+        draw(machine, TransitionCounts(Counter({way: times}), Counter(), Counter({states[1]: times})), states[0])
+    )
     more = f" ({times})" if times else ""
     assert shown.states == [states[0], states[1] + more, *states[2:]]
     assert (shown.initial, shown.current) == (states[0], states[0])

@@ -14,7 +14,7 @@ from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.manual import resolve
 from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.transition_log import transitions
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.store.store import Store
@@ -58,14 +58,14 @@ def crashed(store: Store, *before: str, trigger: str = "work", **attached: Any) 
     return agent
 
 
-def fresh(memory: Memory, **attached: Any) -> tuple[Store, Kept]:
+def fresh(memory: MemoryBackend, **attached: Any) -> tuple[Store, Kept]:
     """The agent in another process."""
     store = store_on(memory)
     return store, Kept().attach(store, "w", **attached)
 
 
 def test_nobody_runs_what_the_record_says_runs() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     old = Kept().attach(store_on(memory), "w")
     old.start()
     old.transition("work", 1)
@@ -86,7 +86,7 @@ def test_nobody_runs_what_the_record_says_runs() -> None:
 
 
 def test_a_transition_is_taken_back() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start")
     store, agent = fresh(memory)
     agent.start()
@@ -106,7 +106,7 @@ def test_a_transition_is_taken_back() -> None:
 @pytest.mark.parametrize("saves", [1, 300])
 @pytest.mark.parametrize("by", ["start", "hand", "caller"])
 def test_what_was_saved_in_the_middle_is_taken_back_too(by: str, saves: int) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     store = store_on(memory)
     agent = Saver().attach(store, "w")
     agent.metadata["team"] = "a"
@@ -152,7 +152,7 @@ class Saver(Kept, name="test-saver"):
 
 @pytest.mark.parametrize("by", ["class", "attach", "transition"])
 def test_a_transition_is_rolled_forward(by: str) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     trigger = "insist" if by == "transition" else "work"
     crashed(store_on(memory), "start", trigger=trigger)
     store = store_on(memory)
@@ -176,7 +176,7 @@ Forward.spec = replace(Forward.spec, name=Kept.spec.name)  # the same class, in 
 
 
 def test_an_action_that_fails_when_it_is_run_again() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="insist")
     store, agent = fresh(memory)
     agent.what = "error"
@@ -193,7 +193,7 @@ def test_an_action_that_fails_when_it_is_run_again() -> None:
 
 
 def test_a_crash_while_it_is_rolled_forward() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="insist")
     _, agent = fresh(memory)
     agent.what = "crash"
@@ -207,7 +207,7 @@ def test_a_crash_while_it_is_rolled_forward() -> None:
 
 @pytest.mark.parametrize("how", ["back", "forward"])
 def test_by_hand(how: Any) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="careful")
     store, agent = fresh(memory)
     for change in (agent.start, agent.recover):
@@ -228,7 +228,7 @@ def test_by_hand(how: Any) -> None:
 
 
 def test_by_the_caller_instead_of_by_hand() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="careful")
     _, agent = fresh(memory)
     agent.keeper.phases.recoveries.clear()
@@ -244,7 +244,7 @@ def test_by_the_caller_instead_of_by_hand() -> None:
 @pytest.mark.parametrize("how", ["back", "forward"])
 @pytest.mark.parametrize("trigger", ["start", "pause", "resume", "stop"])
 def test_a_life_by_hand(trigger: str, how: Any) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
     crashed(store_on(memory), *before, trigger=trigger)
     store = store_on(memory)
@@ -260,7 +260,7 @@ def test_a_life_by_hand(trigger: str, how: Any) -> None:
 
 
 def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     other = store_on(memory)
     worker = Meddled().attach(store_on(memory), "w")
     worker.meddle = lambda: run(resolve(line_of(other), "back", revived))
@@ -287,7 +287,7 @@ class Meddled(Worker, name="test-meddled"):
 
 
 def test_resolving_is_back_or_forward() -> None:
-    store = store_on(Memory())
+    store = store_on(MemoryBackend())
     with pytest.raises(InvalidError, match="'back' or 'forward'"):
         run(resolve(line_of(store), "manual", revived))  # type: ignore[arg-type]
     with pytest.raises(NotFoundError):
@@ -309,7 +309,7 @@ STARTED = {
 @pytest.mark.parametrize(("trigger", "how"), sorted(STARTED))
 def test_a_life_that_was_interrupted(trigger: str, how: Any) -> None:
     """A start ends with a running agent, and calls nothing twice that was not interrupted."""
-    memory = Memory()
+    memory = MemoryBackend()
     before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
     crashed(store_on(memory), *before, trigger=trigger)
     store, agent = fresh(memory, on_incomplete=how)
@@ -323,7 +323,7 @@ def test_a_life_that_was_interrupted(trigger: str, how: Any) -> None:
 @pytest.mark.parametrize("how", ["back", "forward"])
 @pytest.mark.parametrize("trigger", ["start", "pause", "resume", "stop"])
 def test_a_start_that_was_interrupted_after_it_had_recovered(trigger: str, how: Any) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
     crashed(store_on(memory), *before, trigger=trigger)
     for _ in range(3):
@@ -345,7 +345,7 @@ def vanish() -> None:
 
 @pytest.mark.parametrize("how", ["back", "forward"])
 def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", "pause", trigger="resume")
     _, agent = fresh(memory, on_incomplete=how)
     agent.resume()
@@ -357,7 +357,7 @@ def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
 
 
 def test_a_machine_that_does_not_know_it_any_more() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="insist")
     store = store_on(memory)
     agent = Changed().attach(store, "w", on_incomplete="forward")
@@ -379,7 +379,7 @@ Changed.spec = replace(Changed.spec, name=Kept.spec.name)  # the same class, in 
 
 @pytest.mark.parametrize("data", ["left", "right"])
 def test_of_several_ways_to_one_state_it_is_the_one_that_was_begun(data: str) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     agent = Forked().attach(store_on(memory), "w")
     agent.what = "crash"
     with pytest.raises(Crash):
@@ -404,7 +404,7 @@ class Forked(Kept, name="test-forked", on_incomplete="forward"):
 
 
 def test_an_object_that_was_restored_is_told_too() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     crashed(store_on(memory), "start")
     agent = store_on(memory).agents.restore("w")
     with pytest.raises(ConflictError, match="half-done"):
@@ -419,7 +419,7 @@ def test_an_object_that_was_restored_is_told_too() -> None:
 @pytest.mark.parametrize("how", ["back", "forward"])
 def test_a_transfer(how: Any) -> None:
     """Whatever becomes of it, who is started then runs."""
-    memory = Memory()
+    memory = MemoryBackend()
     store = store_on(memory)
     giver, taker = Kept().attach(store, "w"), Taker().attach(store, "x")
     giver.start()
@@ -439,7 +439,7 @@ def test_a_transfer(how: Any) -> None:
 
 @pytest.mark.parametrize("how", ["back", "forward"])
 def test_a_transfer_by_hand(how: Any) -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     store = store_on(memory)
     giver, taker = Kept().attach(store, "w"), Taker().attach(store, "x")
     giver.conversation.append({"role": "user", "content": "hello"})
@@ -463,7 +463,7 @@ class Taker(Kept, name="test-taker"):
 
 
 def test_a_new_agent_has_nothing_to_recover() -> None:
-    agent = Kept().attach(store_on(Memory()), "w")
+    agent = Kept().attach(store_on(MemoryBackend()), "w")
     assert agent.recover() == []
     agent.start()
     assert agent.recover() == []
@@ -472,7 +472,7 @@ def test_a_new_agent_has_nothing_to_recover() -> None:
 @pytest.mark.parametrize("how", ["back", "forward"])
 def test_under_asyncio(how: Any) -> None:
     async def main() -> None:
-        memory = Memory()
+        memory = MemoryBackend()
         worker = AsyncWorker().attach(async_store_on(memory), "w")
         await worker.start()
         worker.what = "crash"

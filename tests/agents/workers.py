@@ -9,13 +9,13 @@ from typing import Any
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.transition_log import Changed, transitions
+from holdfast.agents.storage.transition_log import TransitionRecord, transitions
 from holdfast.backends.interface import Backend
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.store.store import AsyncStore, Store
 from tests.support.faults import Faults
 
@@ -119,18 +119,18 @@ class AsyncWorker(AsyncPersistentAgent, Doing, name="test-async-worker"):
 
 def failing() -> tuple[Store, Faults]:
     """A store in memory, and what has it fail."""
-    faults = Faults(Memory())
+    faults = Faults(MemoryBackend())
     return store_on(faults), faults
 
 
 def store_on(backend: Backend) -> Store:
     """A store that remembers nothing yet."""
-    return Store(Engine(Ground(backend)), "")
+    return Store(Engine(EngineContext(backend)), "")
 
 
 def async_store_on(backend: Backend) -> AsyncStore:
     """The same for asyncio."""
-    return AsyncStore(Engine(Ground(backend)), "")
+    return AsyncStore(Engine(EngineContext(backend)), "")
 
 
 def line_of(store: Store | AsyncStore, id: str = "w") -> AgentLine:
@@ -138,7 +138,7 @@ def line_of(store: Store | AsyncStore, id: str = "w") -> AgentLine:
     return AgentLine(store._handle, id)
 
 
-def recorded(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[Changed]:
+def recorded(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[TransitionRecord]:
     """What is recorded of an agent, the oldest first."""
     return run(transitions(line_of(store, id), oldest_first=True, **asked))
 
@@ -151,4 +151,4 @@ def path(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[tuple[s
 def kinds(store: Store | AsyncStore, id: str = "w") -> list[str]:
     """The kinds of an agent's steps, the oldest first."""
     rows = run(store.engine.lines.history(line_of(store, id).line))
-    return [Point.of(row).kind for row in reversed(rows)]
+    return [StepRef.of(row).kind for row in reversed(rows)]

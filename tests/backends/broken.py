@@ -12,7 +12,7 @@ from holdfast.backends.conformance import child
 from holdfast.backends.interface import (
     Backend,
     Batch,
-    Call,
+    BlockingCall,
     Capabilities,
     Change,
     Create,
@@ -25,8 +25,8 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.memory import Memory
-from holdfast.backends.tables import SPACES, Key
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.tables import TABLES, Key
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import UnavailableError
 
@@ -192,7 +192,7 @@ class ReadsSeveralMoments(Wrapper):
         found = []
         for query in queries:
             found += await self.inner.read([query])
-            await Call(lambda: time.sleep(0.002))
+            await BlockingCall(lambda: time.sleep(0.002))
         return found
 
 
@@ -325,7 +325,7 @@ class HalvesAreSeen(Wrapper):
         half = len(batch) // 2
         refused = await self.inner.apply(batch[:half])
         if refused is None:
-            await Call(lambda: time.sleep(0.002))
+            await BlockingCall(lambda: time.sleep(0.002))
             refused = await self.inner.apply(batch[half:])
         return refused
 
@@ -360,7 +360,7 @@ class LooksThenLeaps(Wrapper):
                 change = Expect(change.space, change.row.key, None)
             if isinstance(change, Expect) and await self.inner.apply([change]) is not None:
                 return place
-        await Call(lambda: time.sleep(0.002))
+        await BlockingCall(lambda: time.sleep(0.002))
         rest = [Put(*change) if isinstance(change, Create) else change for change in batch]
         return await self.inner.apply([change for change in rest if not isinstance(change, Expect)])
 
@@ -369,7 +369,7 @@ class LooksThenLeaps(Wrapper):
 class EmptyBatchesOvertake(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         if batch:
-            await Call(lambda: time.sleep(0.01))
+            await BlockingCall(lambda: time.sleep(0.01))
         return await self.inner.apply(batch)
 
 
@@ -408,7 +408,7 @@ class FindsFault(Wrapper):
 @caught_by("test_tidying_changes_nothing")
 class TidiesAway(Wrapper):
     async def tidy(self) -> None:
-        await self.inner.apply([Delete(space, ()) for space in SPACES])
+        await self.inner.apply([Delete(space, ()) for space in TABLES])
 
 
 @caught_by("test_capabilities_say_what_the_suite_relies_on")
@@ -433,11 +433,11 @@ class BoastsAndForgets(Wrapper):
         return self.inner.capabilities._replace(durable=True, shared=True)
 
 
-class Obliging(Memory):
+class Obliging(MemoryBackend):
     """Opens anything."""
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Memory:
+    async def open(cls, url: str, **options: Any) -> MemoryBackend:
         return cls()
 
 

@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.backends.interface import Batch, Query, Row
-from holdfast.backends.object_store.backend import Sharded
-from holdfast.backends.object_store.garbage_collection import Tidying
-from holdfast.backends.object_store.object_storage import Blob, Blobs, Patient, within
-from holdfast.backends.object_store.query import Answers
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.transactions import Transactions, shards_of
-from holdfast.backends.object_store.writer import Lanes
+from holdfast.backends.object_store.backend import ObjectStoreBackend
+from holdfast.backends.object_store.garbage_collection import GarbageCollector
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage, within
+from holdfast.backends.object_store.query import QueryRunner
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.transactions import ShardTransactions, shards_of
+from holdfast.backends.object_store.writer import ShardQueues
 
 PLACES: dict[str, dict[str, tuple[bytes, float]]] = {}
 """What stores opened by their URL hold."""
 
 
-class InMemory(Blobs):
+class InMemory(ObjectStorage):
     """Objects in a dict."""
 
     def __init__(self, objects: dict[str, tuple[bytes, float]] | None = None) -> None:
@@ -49,10 +49,12 @@ class InMemory(Blobs):
             return None
         return found[0][start:] if length is None else found[0][start : start + length]
 
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
         self.asked["list"] += 1
         found = list(self.objects.items())
-        return [Blob(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")]
+        return [
+            ObjectInfo(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")
+        ]
 
     async def folders(self, prefix: str) -> list[str]:
         self.asked["list"] += 1
@@ -72,10 +74,10 @@ class InMemory(Blobs):
         """Nothing is held."""
 
 
-class Through(Blobs):
+class Through(ObjectStorage):
     """Passes everything on, through a function that may wait, fail, or do it and fail all the same."""
 
-    def __init__(self, inside: Blobs, way: Callable[[str, str, Callable[[], Any]], Any]) -> None:
+    def __init__(self, inside: ObjectStorage, way: Callable[[str, str, Callable[[], Any]], Any]) -> None:
         self._inside = inside
         self._way = way
 
@@ -90,8 +92,8 @@ class Through(Blobs):
         data: bytes | None = await self._way("get", name, lambda: self._inside.get(name, start, length))
         return data
 
-    async def listed(self, prefix: str) -> list[Blob]:
-        found: list[Blob] = await self._way("list", prefix, lambda: self._inside.listed(prefix))
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
+        found: list[ObjectInfo] = await self._way("list", prefix, lambda: self._inside.listed(prefix))
         return found
 
     async def folders(self, prefix: str) -> list[str]:
@@ -111,14 +113,16 @@ class Through(Blobs):
 class Process:
     """What a process that has the store open works with; several of them may share the objects."""
 
-    def __init__(self, blobs: Blobs, grace: float = 1000.0, patience: float = 0.05, timeout: float = 60.0) -> None:
-        self.blobs = Patient(blobs)
+    def __init__(
+        self, blobs: ObjectStorage, grace: float = 1000.0, patience: float = 0.05, timeout: float = 60.0
+    ) -> None:
+        self.blobs = RetryingStorage(blobs)
         self.timeout = timeout
-        self.core = Core(self.blobs, "memory", grace, patience)
-        self.lanes = Lanes(self.core, timeout)
-        self.answers = Answers(self.core)
-        self.transactions = Transactions(self.core, self.lanes, self.answers)
-        self.tidying = Tidying(self.core, self.lanes, timeout)
+        self.core = ShardLog(self.blobs, "memory", grace, patience)
+        self.lanes = ShardQueues(self.core, timeout)
+        self.answers = QueryRunner(self.core)
+        self.transactions = ShardTransactions(self.core, self.lanes, self.answers)
+        self.tidying = GarbageCollector(self.core, self.lanes, timeout)
 
     async def apply(self, *changes: Any) -> int | None:
         """Make a batch."""
@@ -167,7 +171,7 @@ class Turns:
         return [task.result() for task in tasks]
 
 
-class Double(Sharded):
+class Double(ObjectStoreBackend):
     """`blobs://name`: a store on objects in this process's memory."""
 
     schemes = ("blobs",)
@@ -178,5 +182,5 @@ class Double(Sharded):
         await store.start()
         return store
 
-    def _blobs(self) -> Blobs:
+    def _blobs(self) -> ObjectStorage:
         return InMemory(PLACES.setdefault(self.url, {}))

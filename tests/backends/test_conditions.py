@@ -12,17 +12,17 @@ from holdfast.backends.batch_eval import Effect, asked, judge, same_columns
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
-from holdfast.backends.tables import BRANCHES, LINES, METADATA, Key, Scalar, Space
+from holdfast.backends.tables import BRANCHES, LINES, METADATA, Key, Scalar, Table
 
 NAMES = st.sampled_from(["a", "b"])
-KEYS: dict[Space, st.SearchStrategy[Key]] = {
+KEYS: dict[Table, st.SearchStrategy[Key]] = {
     LINES: st.tuples(NAMES, NAMES),
     BRANCHES: st.tuples(NAMES, NAMES, st.integers(0, 2)),
 }
 SPACES = st.sampled_from([LINES, BRANCHES])
 
 
-def _row(space: Space, key: Key, number: int) -> Row:
+def _row(space: Table, key: Key, number: int) -> Row:
     return row_of(space, *key, created=number, body=b"%d" % number)
 
 
@@ -51,7 +51,7 @@ def test_groups_come_to_what_the_model_makes_of_their_batches(before: list[Batch
     stored = dict(model.rows)
     places = asked(group)
 
-    def lookup(space: Space, key: Key) -> tuple[Scalar, ...] | None:
+    def lookup(space: Table, key: Key) -> tuple[Scalar, ...] | None:
         assert (space, key) in places, "looked up, and not said beforehand"
         row = stored.get((space.name, key))
         return None if row is None else row.columns

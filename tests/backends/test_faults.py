@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.support.faults import Fault, Faults, acknowledgement_lost
@@ -25,7 +25,7 @@ class TestWrapperConforms(ShortConformance):
 
     @pytest.fixture
     def stores(self) -> Stores:
-        return Stores("memory://", wrap=lambda backend: Wrapper(Counting(Faults(backend))))
+        return Stores("memory://", wrap=lambda backend: Wrapper(CountingBackend(Faults(backend))))
 
 
 @pytest.mark.nightly
@@ -34,7 +34,7 @@ class TestWrapperConformsInFull(SyncConformance):
     stores = TestWrapperConforms.stores
 
 
-@pytest.mark.parametrize("kind", [Wrapper, Counting, Faults])
+@pytest.mark.parametrize("kind", [Wrapper, CountingBackend, Faults])
 def test_a_wrapper_has_no_url_of_its_own(kind: type[Wrapper]) -> None:
     with pytest.raises(ConfigError, match=f"{kind.__name__} cannot be opened"):
         run(kind.open("memory://"))
@@ -48,7 +48,7 @@ def busy() -> TransientError:
 
 
 def store(*plan: Fault) -> Faults:
-    faults = Faults(Memory(), plan)
+    faults = Faults(MemoryBackend(), plan)
     assert run(faults.inner.apply([Create(STEPS, step(0))])) is None
     return faults
 
@@ -136,7 +136,7 @@ def test_a_delay_lets_other_tasks_run() -> None:
 
 
 def test_calls_rows_and_bytes_are_counted() -> None:
-    counting = Counting(Memory())
+    counting = CountingBackend(MemoryBackend())
     line = row_of(LINES, "é", "li", body=b"12345")
     nodes = [row_of(NODES, "t", "l", 7, b"abc", body=b"12"), row_of(NODES, "t", "l", 8, b"", body=b"")]
     assert run(counting.apply([Create(LINES, line), *(Put(NODES, node) for node in nodes)])) is None
@@ -156,7 +156,7 @@ def test_calls_rows_and_bytes_are_counted() -> None:
 
 
 def test_counting_starts_again() -> None:
-    counting = Counting(Memory())
+    counting = CountingBackend(MemoryBackend())
     assert run(counting.apply([Create(STEPS, step(0))])) is None
     run(counting.read([Scan(STEPS, ())]))
     counting.reset()

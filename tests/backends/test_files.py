@@ -21,9 +21,9 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Create, Delete, Put, Scan
 from holdfast.backends.object_store import local, shard_log, shard_view
-from holdfast.backends.object_store.local import Files
+from holdfast.backends.object_store.local import FileBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import SPACES, STEPS
+from holdfast.backends.tables import STEPS, TABLES
 from holdfast.errors import ConfigError, CorruptError, OutcomeUnknownError, TransientError, UnavailableError
 from holdfast.testing import BackendConformance, Stores
 from tests.damaged import flipped
@@ -51,8 +51,8 @@ class TestManyHistories(Histories):
     stores = TestConformance.stores
 
 
-def opened(path: Path, **options: Any) -> Files:
-    return run(Files.open(f"file:///{path}", **options))
+def opened(path: Path, **options: Any) -> FileBackend:
+    return run(FileBackend.open(f"file:///{path}", **options))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Files]:
+def store(path: Path) -> Iterator[FileBackend]:
     store = opened(path)
     yield store
     run(store.close())
@@ -90,14 +90,14 @@ def names(path: Path) -> set[str]:
 def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        run(Files.open(url))
+        run(FileBackend.open(url))
     assert says in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    store = run(Files.open("file:///a%20b/c?grace=30"))
+    store = run(FileBackend.open("file:///a%20b/c?grace=30"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run(store.apply([Create(STEPS, step())])) is None
@@ -132,7 +132,7 @@ def test_of_deleted_threads_nothing_is_left(path: Path) -> None:
     store = opened(path, grace=10)
     for seq in range(40):
         assert run(store.apply([Create(STEPS, step(seq))])) is None
-    assert run(store.apply([Delete(space, ("tenant", "line")) for space in SPACES])) is None
+    assert run(store.apply([Delete(space, ("tenant", "line")) for space in TABLES])) is None
     run(store.tidy())
     assert b"body" in b"".join((path / name).read_bytes() for name in names(path)), "the time of grace is not over"
 
@@ -167,7 +167,7 @@ def test_tidying_gives_room_back(path: Path) -> None:
     run(store.close())
 
 
-def test_what_writers_that_died_left_is_removed(path: Path, store: Files) -> None:
+def test_what_writers_that_died_left_is_removed(path: Path, store: FileBackend) -> None:
     old, young = path / "new" / "old", path / "new" / "young"
     for each in (old, young):
         each.write_bytes(b"half a fi")
@@ -177,7 +177,7 @@ def test_what_writers_that_died_left_is_removed(path: Path, store: Files) -> Non
     assert young.exists()
 
 
-def test_damage_is_found_and_named(path: Path, store: Files) -> None:
+def test_damage_is_found_and_named(path: Path, store: FileBackend) -> None:
     assert run(store.apply([Create(STEPS, step(body=b"body" * 100))])) is None
     birth = path / "tenant=tenant" / "line=line" / "birth"
     birth.write_bytes(flipped(birth.read_bytes()))
@@ -189,7 +189,7 @@ def test_damage_is_found_and_named(path: Path, store: Files) -> None:
     run(other.close())
 
 
-def test_a_missing_file_is_damage_too(path: Path, store: Files) -> None:
+def test_a_missing_file_is_damage_too(path: Path, store: FileBackend) -> None:
     for seq in range(33):
         assert run(store.apply([Put(STEPS, step(seq, body=bytes(300_000) if seq == 3 else b"small"))])) is None
     (large,) = [name for name in names(path) if name.endswith("/03") and (path / name).stat().st_size > 300_000]
@@ -390,7 +390,7 @@ def test_a_name_that_another_has_not_flushed_is_flushed_by_who_goes_by_it(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_goes_on(store: Files) -> None:
+def test_a_forked_child_goes_on(store: FileBackend) -> None:
     assert run(store.apply([Create(STEPS, step(0))])) is None
     child = os.fork()
     if child == 0:

@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
-from holdfast.backends.mongodb import MongoDB
+from holdfast.backends.mongodb import MongoDBBackend
 from holdfast.backends.mongodb import committer as mongodb_commits
 from holdfast.backends.mongodb import transaction_limit as mongodb_room
 from holdfast.backends.mongodb.commit_group import weight_of
@@ -31,7 +31,7 @@ OTHER = ("tenant", "other")
 def store() -> Iterator[Driven]:
     """A store in a fresh database, dropped in the end."""
     url = mongodb()
-    driven = Driven(run(MongoDB.open(url, timeout=120)), run)
+    driven = Driven(run(MongoDBBackend.open(url, timeout=120)), run)
     yield driven
     driven.close()
     with MongoClient[dict[str, Any]](url) as client:
@@ -64,7 +64,7 @@ def node(number: int, size: int) -> Row:
 def cache_of(store: Driven) -> int:
     """How many bytes the cache of the server has."""
     backend = store.backend
-    assert isinstance(backend, MongoDB)
+    assert isinstance(backend, MongoDBBackend)
     found = run(backend._asked(backend._room))
     assert found is not None
     return mongodb_room._SHARE * found
@@ -201,7 +201,7 @@ def test_rows_that_are_there_without_the_note_of_who_wrote_them_are_replaced(sto
     """As after somebody brought back all collections from a backup but `commits`."""
     store.apply(Put(METADATA, entry(0, "1")), Ensure(NODES, node(0, 5)))
     backend = store.backend
-    assert isinstance(backend, MongoDB)
+    assert isinstance(backend, MongoDBBackend)
 
     async def forget() -> None:
         await backend._layout.commits.delete_many({})

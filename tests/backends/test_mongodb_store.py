@@ -25,15 +25,15 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import OperationFailure
 
 import holdfast
-from holdfast.backends.async_backend import Stamp
+from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.mongodb import MongoDB, orphaned_transactions
+from holdfast.backends.mongodb import MongoDBBackend, orphaned_transactions
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
-from holdfast.backends.mongodb.commit_group import Group
+from holdfast.backends.mongodb.commit_group import CommitGroup
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
+from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, TransientError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
 
@@ -65,16 +65,16 @@ def plain(url: str) -> Iterator[Database[dict[str, Any]]]:
 
 
 def _open(url: str, **options: Any) -> Driven:
-    return Driven(run(MongoDB.open(url, **options)), run)
+    return Driven(run(MongoDBBackend.open(url, **options)), run)
 
 
 def _body(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-def _commit(store: Driven, batches: list[Batch], stamp: Stamp) -> list[Any]:
+def _commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     backend = store.backend
-    assert isinstance(backend, MongoDB)
+    assert isinstance(backend, MongoDBBackend)
     return run(backend._asked(lambda: backend._commit(batches, stamp)))
 
 
@@ -237,14 +237,14 @@ def test_what_no_document_has_room_for_is_refused(store: Driven) -> None:
 
 def test_a_group_that_comes_again_is_made_once(store: Driven) -> None:
     batches: list[Batch] = [[Put(STEPS, step(0))], [Create(STEPS, step(0))], [Put(STEPS, step(1))]]
-    stamp = Stamp("client", 0, 5)
+    stamp = GroupStamp("client", 0, 5)
     assert _commit(store, batches, stamp) == [None, 1 - 1, None]
     assert store.apply(Delete(STEPS, LINE)) is None
     assert _commit(store, batches, stamp) == [None, 0, None]
     assert store.scan(STEPS) == [], "made twice"
     with pytest.raises(UnavailableError, match="later group"):
-        _commit(store, batches, Stamp("client", 0, 4))
-    assert _commit(store, batches, Stamp("client", 1, 4)) == [None, 0, None], "another slot"
+        _commit(store, batches, GroupStamp("client", 0, 4))
+    assert _commit(store, batches, GroupStamp("client", 1, 4)) == [None, 0, None], "another slot"
 
 
 def test_what_is_remembered_of_a_line_does_not_outlive_it(url: str, store: Driven) -> None:
@@ -272,13 +272,13 @@ def test_no_batch_is_refused_for_what_is_out_of_date(url: str, store: Driven) ->
     other = _open(url)
     one, two = row_of(LINES, "tenant", "one"), row_of(LINES, "tenant", "two")
     changed = row_of(LINES, "tenant", "two", version=1)
-    assert _commit(store, [[Create(LINES, one)], [Create(LINES, two)]], Stamp("client", 0, 1)) == [None, None]
+    assert _commit(store, [[Create(LINES, one)], [Create(LINES, two)]], GroupStamp("client", 0, 1)) == [None, None]
     other.fill(LINES, [changed])
     group: list[Batch] = [
         [Create(STEPS, step(line="one"))],
         [Expect(LINES, two.key, changed.columns), Create(STEPS, step(line="two"))],
     ]
-    assert _commit(store, group, Stamp("client", 0, 2)) == [None, None]
+    assert _commit(store, group, GroupStamp("client", 0, 2)) == [None, None]
     assert len(store.scan(STEPS)) == 2
     other.close()
 
@@ -286,7 +286,7 @@ def test_no_batch_is_refused_for_what_is_out_of_date(url: str, store: Driven) ->
 def test_a_key_that_is_taken_is_so_for_a_group_that_deletes_it_too(store: Driven) -> None:
     assert store.apply(Create(LINES, row_of(LINES, *LINE)), Create(STEPS, step(0))) is None
     group: list[Batch] = [[Create(STEPS, step(0)), Create(STEPS, step(1))], [Delete(STEPS, step(0).key)]]
-    assert _commit(store, group, Stamp("client", 0, 1)) == [0, None]
+    assert _commit(store, group, GroupStamp("client", 0, 1)) == [0, None]
     assert store.scan(STEPS) == []
 
 
@@ -307,12 +307,12 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     """The group that deletes was judged before it came, and its transaction begins after."""
     other = _open(url)
     backend = store.backend
-    assert isinstance(backend, MongoDB)
+    assert isinstance(backend, MongoDBBackend)
     line = row_of(LINES, *LINE)
     committer, recorded = backend._committer, backend._committer._recorded
     came: list[Any] = []
 
-    async def slow(group: Group) -> Any:
+    async def slow(group: CommitGroup) -> Any:
         view = await recorded(group)
         if not came:
             came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
@@ -327,7 +327,7 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
 
 
 def test_what_mongodb_cannot_hold_is_refused_alone(store: Driven) -> None:
-    cases: dict[str, tuple[Space, Row, type[Exception]]] = {
+    cases: dict[str, tuple[Table, Row, type[Exception]]] = {
         "too large in UTF-8": (
             METADATA,
             row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'),
@@ -341,7 +341,7 @@ def test_what_mongodb_cannot_hold_is_refused_alone(store: Driven) -> None:
     for number, (name, (space, wrong, error)) in enumerate(cases.items(), 1):
         with case(name):
             right = step(5, body=name.encode())
-            outcomes = _commit(store, [[Put(space, wrong)], [Put(STEPS, right)]], Stamp("client", 0, number))
+            outcomes = _commit(store, [[Put(space, wrong)], [Put(STEPS, right)]], GroupStamp("client", 0, number))
             assert isinstance(outcomes[0], error)
             assert outcomes[1] is None
             assert store.scan(STEPS) == [right]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.async_backend import Interrupted, Network, Stamp
+from holdfast.backends.async_backend import GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Capabilities, Create, Get, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import STEPS
@@ -31,7 +31,7 @@ class Server:
     """Rows, and what the server remembers of its clients."""
 
     def __init__(self) -> None:
-        self.rows = Memory()
+        self.rows = MemoryBackend()
         self.clients: dict[tuple[str, int], tuple[int, list[Outcome]]] = {}
         self.groups: list[int] = []
         self.before: Callable[[], None] = lambda: None
@@ -43,7 +43,7 @@ class Server:
         """Whether groups that arrive are looked at yet."""
 
 
-class Near(Network):
+class Near(ServerBackend):
     """`near://name`: as far away as another thread."""
 
     schemes = ("near",)
@@ -76,7 +76,7 @@ class Near(Network):
         await asyncio.sleep(0)
         return await self.server.rows.read(queries)
 
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         await asyncio.sleep(self.server.pause)
         while not self.server.open:
             await asyncio.sleep(0.001)
@@ -130,7 +130,7 @@ def failing(times: int, sent: bool) -> Callable[[], None]:
 
     def fail() -> None:
         if next(left, None) is not None:
-            raise Interrupted("the line was cut", sent=sent)
+            raise ServerInterrupted("the line was cut", sent=sent)
 
     return fail
 
@@ -178,7 +178,7 @@ def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
 def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(near: Near) -> None:
     def fail() -> None:
         near.server.before = refuse
-        raise Interrupted("the line was cut", sent=True)
+        raise ServerInterrupted("the line was cut", sent=True)
 
     def refuse() -> None:
         raise ConfigError("the server does not let us in")
@@ -299,7 +299,7 @@ class Connecting(Near):
     """Never gets a connection."""
 
     async def _connect(self) -> object:
-        raise Interrupted("nobody is there")
+        raise ServerInterrupted("nobody is there")
 
 
 def test_an_opening_that_is_cancelled_ends_at_once() -> None:

@@ -15,7 +15,7 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.conformance.short import SyncOnly
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Create, Put, Scan
-from holdfast.backends.object_store.cloud import Bucket, Objects
+from holdfast.backends.object_store.cloud import Bucket, CloudBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
@@ -58,8 +58,8 @@ class TestMoto(SyncOnly, Reads, Writes):
         return Stores(*place("moto"))
 
 
-def opened(url: str, **options: Any) -> Objects:
-    return run(Objects.open(url, **options))
+def opened(url: str, **options: Any) -> CloudBackend:
+    return run(CloudBackend.open(url, **options))
 
 
 # Opening
@@ -101,7 +101,7 @@ def test_the_environment_says_what_the_url_does_not(monkeypatch: pytest.MonkeyPa
 
 def test_an_address_in_clear_is_used_only_if_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     _, options = place("moto")
-    store = Objects("s3://b", opened_storage("s3://b", endpoint="https://localhost:1"), 1.0, 60.0)
+    store = CloudBackend("s3://b", opened_storage("s3://b", endpoint="https://localhost:1"), 1.0, 60.0)
     assert store.url == "s3://b"
     with pytest.raises(TransientError):
         opened(
@@ -162,7 +162,7 @@ def test_something_else_in_the_place_is_left_alone() -> None:
         opened(url, **options)
 
 
-def run_in(store: Objects, work: Any) -> Any:
+def run_in(store: CloudBackend, work: Any) -> Any:
     """What a coroutine returns that runs in the store's loop."""
     return run(store._asked(work))
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.async_backend import Stamp
+from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.postgres import Postgres
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock
 from holdfast.backends.postgres.binary_values import escape, unescape
 from holdfast.backends.postgres.queries import TOGETHER
@@ -59,13 +59,13 @@ def store(url: str) -> Iterator[Driven]:
 
 
 def opened(url: str, **options: Any) -> Driven:
-    return Driven(run(Postgres.open(url, **options)), run)
+    return Driven(run(PostgresBackend.open(url, **options)), run)
 
 
-def commit(store: Driven, batches: list[Batch], stamp: Stamp) -> list[Any]:
+def commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     """Commit a group as it comes from the network's base."""
     backend = store.backend
-    assert isinstance(backend, Postgres)
+    assert isinstance(backend, PostgresBackend)
     outcomes: list[Any] = run(backend._asked(lambda: backend._commit(batches, stamp)))
     return outcomes
 
@@ -81,10 +81,10 @@ def sql(url: str, text: str) -> list[tuple[Any, ...]]:
 
 def test_a_group_that_comes_again_is_made_once(store: Driven, url: str) -> None:
     group: list[Batch] = [[Create(STEPS, step(0))], [Create(STEPS, step(0, body=b"another"))], [Put(LINES, LINE)]]
-    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
-    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
-    assert commit(store, [[Delete(STEPS, ())]], Stamp("client", 1, 1)) == [None]
-    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
+    assert commit(store, group, GroupStamp("client", 0, 1)) == [None, 0, None]
+    assert commit(store, group, GroupStamp("client", 0, 1)) == [None, 0, None]
+    assert commit(store, [[Delete(STEPS, ())]], GroupStamp("client", 1, 1)) == [None]
+    assert commit(store, group, GroupStamp("client", 0, 1)) == [None, 0, None]
     assert store.scan(STEPS) == []
     assert sql(url, "SELECT client, slot, number, outcomes FROM holdfast.clients ORDER BY slot") == [
         ("client", 0, 1, [-1, 0, -1]),
@@ -93,9 +93,9 @@ def test_a_group_that_comes_again_is_made_once(store: Driven, url: str) -> None:
 
 
 def test_a_group_that_was_overtaken_is_refused(store: Driven) -> None:
-    assert commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 5)) == [None]
+    assert commit(store, [[Create(STEPS, step(0))]], GroupStamp("client", 0, 5)) == [None]
     with pytest.raises(OutcomeUnknownError, match="too late"):
-        commit(store, [[Create(STEPS, step(1))]], Stamp("client", 0, 4))
+        commit(store, [[Create(STEPS, step(1))]], GroupStamp("client", 0, 4))
     assert store.scan(STEPS) == [step(0)]
 
 
@@ -108,14 +108,14 @@ def test_a_group_that_is_overtaken_on_its_way_is_refused(store: Driven, url: str
 
         def late() -> None:
             try:
-                commit(other, [[Create(STEPS, step(0, line="held"))]], Stamp("client", 0, 1))
+                commit(other, [[Create(STEPS, step(0, line="held"))]], GroupStamp("client", 0, 1))
             except OutcomeUnknownError as error:
                 failed.append(error)
 
         thread = threading.Thread(target=late)
         thread.start()
         _until(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1)
-        assert commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 2)) == [None]
+        assert commit(store, [[Create(STEPS, step(0))]], GroupStamp("client", 0, 2)) == [None]
     thread.join()
     assert len(failed) == 1
     assert store.scan(STEPS) == [step(0)]
@@ -137,7 +137,7 @@ def test_one_batch_does_not_keep_the_others_from_being_made(store: Driven) -> No
         [Create(STEPS, step(0)._replace(columns=()))],
         [Create(STEPS, step(1))],
     ]
-    outcomes = commit(store, group, Stamp("client", 0, 1))
+    outcomes = commit(store, group, GroupStamp("client", 0, 1))
     kinds = [type(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
     assert kinds == [None, 1, TooLargeError, *[InvalidError] * 6, None]
     assert store.scan(STEPS) == [step(0), step(1)]
@@ -162,8 +162,8 @@ def test_a_group_of_more_lines_than_it_may_lock(store: Driven, url: str) -> None
     def write(driven: Driven, worker: int) -> None:
         backend = driven.backend
         group: list[Batch] = [[Create(STEPS, step(worker, line=f"{n}"))] for n in range(lines)]
-        assert isinstance(backend, Postgres)
-        run(backend._asked(lambda: backend._commit(group, Stamp(f"client {worker}", 0, 1))))
+        assert isinstance(backend, PostgresBackend)
+        run(backend._asked(lambda: backend._commit(group, GroupStamp(f"client {worker}", 0, 1))))
 
     threads = [threading.Thread(target=write, args=(driven, n)) for n, driven in enumerate([store, *others])]
     for thread in threads:
@@ -249,7 +249,7 @@ def test_old_clients_are_forgotten(store: Driven, url: str) -> None:
         "INSERT INTO holdfast.clients SELECT 'old', n, 1, '{}', now() - interval '2 days' FROM generate_series(1, 9) n"
     )
     sql(url, old)
-    assert commit(store, [[Put(LINES, LINE)]], Stamp("new", 0, 1)) == [None]
+    assert commit(store, [[Put(LINES, LINE)]], GroupStamp("new", 0, 1)) == [None]
     assert sql(url, "SELECT count(*) FROM holdfast.clients WHERE client = 'old'") == [(0,)]
     sql(url, old)
     store.drive(store.backend.tidy())
@@ -286,7 +286,7 @@ def test_statements_are_prepared_where_there_is_no_pooler(url: str) -> None:
     for found, direct in ((url, True), (emptied_pooled(), False)):
         store = opened(found)
         backend = store.backend
-        assert isinstance(backend, Postgres)
+        assert isinstance(backend, PostgresBackend)
         for _ in range(3):
             store.read(Get(LINES, [LINE.key]))
         (link,) = backend._connections._idle
@@ -299,7 +299,7 @@ def test_statements_are_prepared_where_there_is_no_pooler(url: str) -> None:
 def test_a_pooler_that_was_not_noticed(store: Driven) -> None:
     """Prepared statements are gone from one call to the next: then it goes on without them."""
     backend = store.backend
-    assert isinstance(backend, Postgres)
+    assert isinstance(backend, PostgresBackend)
     store.fill(LINES, [LINE])
     for _ in range(4):
         assert store.scan(LINES) == [LINE]
@@ -341,7 +341,7 @@ def test_an_error_of_the_server_is_told(store: Driven, url: str, state: str, kin
 def test_an_error_that_is_one_batchs_own(store: Driven, url: str) -> None:
     with _trigger(url, "IF NEW.seq = 1 THEN RAISE EXCEPTION 'so it is' USING ERRCODE = '42501'; END IF"):
         group: list[Batch] = [[Create(STEPS, step(seq))] for seq in range(3)]
-        outcomes = commit(store, group, Stamp("client", 0, 1))
+        outcomes = commit(store, group, GroupStamp("client", 0, 1))
         assert [type(outcome) for outcome in outcomes] == [type(None), DeniedError, type(None)]
     assert store.scan(STEPS) == [step(0), step(2)]
 
@@ -422,7 +422,7 @@ def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
             store.apply(*NEXT)
         assert time.monotonic() - began < 60
         backend = store.backend
-        assert isinstance(backend, Postgres)
+        assert isinstance(backend, PostgresBackend)
         assert len(backend._connections._idle) == 0, "nobody gets a connection on which an answer is still due"
         assert store.scan(LINES) == [LINE]
     # What was sent may be made yet, or was given up by the server: not both.

@@ -17,10 +17,10 @@ import holdfast
 from holdfast.backends.conformance.kit import case
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Scan
-from holdfast.backends.postgres import Postgres, setup, setup_sql
+from holdfast.backends.postgres import PostgresBackend, setup, setup_sql
 from holdfast.backends.postgres.schema import VERSION, tables
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LATER, LINES, NODES, SPACES, STEPS, WORDS
+from holdfast.backends.tables import LATER, LINES, NODES, STEPS, TABLES, WORDS
 from holdfast.errors import ConfigError, DeniedError, TransientError
 from holdfast.testing import Driven
 from tests import servers
@@ -62,7 +62,7 @@ def with_parts(url: str, **query: str) -> str:
 
 
 def opened(url: str, **options: Any) -> Driven:
-    return Driven(run(Postgres.open(url, **options)), run)
+    return Driven(run(PostgresBackend.open(url, **options)), run)
 
 
 # Where it is
@@ -190,7 +190,7 @@ def test_several_processes_come_first(url: str, count: int) -> None:
     program = (
         "import sys\n"
         "from holdfast.backends.interface import Create\n"
-        "from holdfast.backends.postgres import Postgres\n"
+        "from holdfast.backends.postgres import PostgresBackend\n"
         "from holdfast.backends.tables import LINES\n"
         "from holdfast.backends.runtime.drivers import run\n"
         "from holdfast.backends.conformance.rows import row_of\n"
@@ -272,7 +272,7 @@ def test_a_schema_of_an_older_release_gets_what_it_lacks(url: str, role: str, gu
     row = row_of(WORDS, "acme", "line", 0, 0, time=1, words="some words")
     store = opened(as_role(url, role), tenant="acme")
     store.fill(WORDS, [row])
-    assert store.apply(*(Delete(space, ("acme", "gone")) for space in SPACES)) is None
+    assert store.apply(*(Delete(space, ("acme", "gone")) for space in TABLES)) is None
     assert store.drive(store.backend.match("acme", ["words"])).keys == [row.key]
     store.close()
     if guarded:
@@ -387,7 +387,7 @@ def test_a_tenant_sees_nothing_of_another(url: str, guarded: str) -> None:
     acme, other = opened(guarded, tenant="acme"), opened(with_parts(guarded, tenant="other"))
     acme.fill(LINES, [ACME])
     other.fill(LINES, [OTHER])
-    for space in SPACES:
+    for space in TABLES:
         assert other.scan(space, ("acme",)) == []
     assert other.read(Get(LINES, [ACME.key]), Scan(LINES, ())) == [[], [OTHER]]
     # Nor through the function that makes changes: neither the row itself, nor whether it is there.

@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import JOBS, LATER, LINES
 from holdfast.errors import ConfigError, DeniedError, NotFoundError
-from holdfast.maintenance.doctor.result import Level
+from holdfast.maintenance.doctor.result import CheckLevel
 from holdfast.maintenance.doctor.run import doctor
 
 
@@ -73,8 +73,8 @@ def test_where_this_user_may_not_look(url: str, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(DeniedError, match="may not look"):
         holdfast.open(url, read_only=True)
     found = {check.code: check for check in doctor(url)}
-    assert found["store-permissions"].level is Level.PROBLEM
-    assert found["store-opens"].level is Level.PROBLEM
+    assert found["store-permissions"].level is CheckLevel.PROBLEM
+    assert found["store-opens"].level is CheckLevel.PROBLEM
 
 
 def test_it_is_on_or_off(url: str) -> None:
@@ -100,8 +100,8 @@ def test_the_doctor_looks_at_a_file_in_a_folder_that_nobody_may_write(
 
     monkeypatch.setattr(apsw, "Connection", noted)
     found = {check.code: check for check in doctor(f"sqlite:///{path}")}
-    assert found["store-permissions"].level is Level.PROBLEM
-    assert found["sqlite-vacuum"].level is Level.OK
+    assert found["store-permissions"].level is CheckLevel.PROBLEM
+    assert found["sqlite-vacuum"].level is CheckLevel.OK
     assert opened
     assert all("immutable=1" in name for name in opened if str(tmp_path) in name)
 

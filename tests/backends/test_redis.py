@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.redis import Redis
+from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.backend import MAX_BODY
 from holdfast.backends.redis.key_layout import read_words, words
 from holdfast.backends.runtime.drivers import run
@@ -72,8 +72,8 @@ def url() -> str:
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Redis]:
-    store = run(Redis.open(url))
+def store(url: str) -> Iterator[RedisBackend]:
+    store = run(RedisBackend.open(url))
     yield store
     run(store.close())
 
@@ -130,7 +130,7 @@ def test_a_word_can_be_read(value: str | int | bytes, word: bytes) -> None:
 # What is in the server --------------------------------------------------------------------------------------------
 
 
-def test_people_find_a_step_with_the_tools_of_redis(url: str, store: Redis, raw: client.Redis) -> None:
+def test_people_find_a_step_with_the_tools_of_redis(url: str, store: RedisBackend, raw: client.Redis) -> None:
     row = step(17, id="id-17", revision=2, hash=b"\xab", kind="save", metadata='{"a": 1}')
     run(store.apply([Create(STEPS, row)]))
     value: Any = raw.hget(key_of(url, "steps:tenant+line+"), "a0+b17+")
@@ -145,7 +145,7 @@ def test_people_find_a_step_with_the_tools_of_redis(url: str, store: Redis, raw:
     assert raw.zrange(key_of(url, "steps.by-id:tenant+line+"), 0, -1) == [b"id-17+a2+a0+b17+"]
 
 
-def test_nothing_is_left_of_a_line_that_was_deleted(url: str, store: Redis, raw: client.Redis) -> None:
+def test_nothing_is_left_of_a_line_that_was_deleted(url: str, store: RedisBackend, raw: client.Redis) -> None:
     def keys() -> set[bytes]:
         return {key for key in raw.scan_iter(key_of(url, "*")) if b":client:" not in key}
 
@@ -164,14 +164,14 @@ def test_nothing_is_left_of_a_line_that_was_deleted(url: str, store: Redis, raw:
     assert keys() == before
 
 
-def test_stores_with_different_prefixes_are_apart(url: str, store: Redis) -> None:
+def test_stores_with_different_prefixes_are_apart(url: str, store: RedisBackend) -> None:
     run(store.apply([Create(STEPS, step())]))
-    other = run(Redis.open(f"{url}-other"))
+    other = run(RedisBackend.open(f"{url}-other"))
     assert run(other.read([Scan(STEPS, ())])) == [[]]
     run(other.close())
 
 
-def test_a_large_body(store: Redis) -> None:
+def test_a_large_body(store: RedisBackend) -> None:
     row = row_of(OBJECTS, "tenant", "line", b"d", 0, body=bytes(range(256)) * (1 << 17))  # 32 MiB
     assert run(store.apply([Create(OBJECTS, row)])) is None
     ((found,),) = run(store.read([Get(OBJECTS, [row.key])]))
@@ -179,13 +179,13 @@ def test_a_large_body(store: Redis) -> None:
     assert run(store.read([Scan(OBJECTS, (), bodies=False)])) == [[row._replace(body=b"")]]
 
 
-def test_a_body_that_is_too_large_is_refused_alone(store: Redis) -> None:
+def test_a_body_that_is_too_large_is_refused_alone(store: RedisBackend) -> None:
     with pytest.raises(TooLargeError):
         run(store.apply([Create(OBJECTS, row_of(OBJECTS, "t", "l", b"d", 0, body=bytes(MAX_BODY + 1)))]))
     assert run(store.apply([Create(STEPS, step())])) is None
 
 
-def test_a_name_that_is_no_text_is_refused_alone(store: Redis) -> None:
+def test_a_name_that_is_no_text_is_refused_alone(store: RedisBackend) -> None:
     with pytest.raises(InvalidError):
         run(store.apply([Create(LINES, row_of(LINES, "tenant", "\ud800"))]))
     with pytest.raises(InvalidError):
@@ -210,7 +210,7 @@ DAMAGE: dict[str, Callable[[Any, Callable[[str], str]], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_check_finds(url: str, store: Redis, raw: client.Redis, damage: Any) -> None:
+def test_check_finds(url: str, store: RedisBackend, raw: client.Redis, damage: Any) -> None:
     run(store.apply([Create(STEPS, step(seq, id=f"i{seq}")) for seq in range(3)]))
     assert run(store.check()) == []
     damage(raw, lambda rest: key_of(url, rest))
@@ -218,20 +218,20 @@ def test_check_finds(url: str, store: Redis, raw: client.Redis, damage: Any) -> 
 
 
 @pytest.mark.parametrize("name", ["a row is gone", "a row is not one"])
-def test_a_damaged_row_is_not_read(url: str, store: Redis, raw: client.Redis, name: str) -> None:
+def test_a_damaged_row_is_not_read(url: str, store: RedisBackend, raw: client.Redis, name: str) -> None:
     run(store.apply([Create(STEPS, step(seq, id=f"i{seq}")) for seq in range(3)]))
     DAMAGE[name](raw, lambda rest: key_of(url, rest))
     with pytest.raises(CorruptError):
         run(store.read([Scan(STEPS, ())]))
 
 
-def test_check_sees_every_row_of_a_long_line(url: str, store: Redis, raw: client.Redis) -> None:
+def test_check_sees_every_row_of_a_long_line(url: str, store: RedisBackend, raw: client.Redis) -> None:
     run(store.apply([Create(WRITES, row_of(WRITES, "t", "l", "s", "t", place)) for place in range(1200)]))
     raw.hset(key_of(url, "writes:t+l+"), "s+t+d1150+", "nonsense")
     assert run(store.check()) == ["writes:t+l+ has a row that is not one, s+t+d1150+"]
 
 
-def test_the_servers_own_view(store: Redis) -> None:
+def test_the_servers_own_view(store: RedisBackend) -> None:
     status = run(store.status())
     assert status["appendfsync"] == "always"
     assert int(status["memory"]) > 0

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.redis.cache_storage import RedisRoom
+from holdfast.backends.redis.cache_storage import RedisCacheStorage
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.cache_storage import Room
+from holdfast.backends.wrappers.cache_storage import CacheStorage
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from tests.servers import redis, redis_server
 
@@ -27,27 +27,27 @@ def url() -> str:
 
 
 @pytest.fixture
-def room(url: str) -> Iterator[RedisRoom]:
-    room = run(RedisRoom.open(url))
+def room(url: str) -> Iterator[RedisCacheStorage]:
+    room = run(RedisCacheStorage.open(url))
     yield room
     run(room.close())
 
 
-def test_it_keeps_and_drops(room: RedisRoom, url: str) -> None:
-    as_asked_for: Room = room
+def test_it_keeps_and_drops(room: RedisCacheStorage, url: str) -> None:
+    as_asked_for: CacheStorage = room
     run(as_asked_for.put_many({b"a": b"1", b"\0\xff": b"\0", b"c": b""}, 60))
     assert run(room.get_many([b"c", b"b", b"a", b"\0\xff"])) == [b"", None, b"1", b"\0"]
     run(room.drop([b"a", b"b"]))
     assert run(room.get_many([b"a", b"c"])) == [None, b""]
-    other = run(RedisRoom.open(url))
+    other = run(RedisCacheStorage.open(url))
     assert run(other.get_many([b"c"])) == [b""]
-    elsewhere = run(RedisRoom.open(f"{url}-other"))
+    elsewhere = run(RedisCacheStorage.open(f"{url}-other"))
     assert run(elsewhere.get_many([b"c"])) == [None]
     run(other.close())
     run(elsewhere.close())
 
 
-def test_nothing_to_do(room: RedisRoom) -> None:
+def test_nothing_to_do(room: RedisCacheStorage) -> None:
     assert run(room.get_many([])) == []
     run(room.put_many({}, 60))
     run(room.put_many({b"a": b"1"}, 0))
@@ -55,7 +55,7 @@ def test_nothing_to_do(room: RedisRoom) -> None:
     assert run(room.get_many([b"a"])) == [None]
 
 
-def test_it_forgets_in_time(room: RedisRoom) -> None:
+def test_it_forgets_in_time(room: RedisCacheStorage) -> None:
     run(room.put_many({b"a": b"1"}, 0.05))
     time.sleep(0.1)
     assert run(room.get_many([b"a"])) == [None]
@@ -63,7 +63,7 @@ def test_it_forgets_in_time(room: RedisRoom) -> None:
 
 def test_a_room_that_is_down_says_so_at_once_and_comes_back() -> None:
     with redis_server() as server:
-        room = run(RedisRoom.open(server.url))
+        room = run(RedisCacheStorage.open(server.url))
         run(room.put_many({b"a": b"1"}, 60))
         server.kill()
         for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_room_that_is_down_says_so_at_once_and_comes_back() -> None:
 
 
 def test_a_room_that_is_down_at_first() -> None:
-    room = run(RedisRoom.open("redis://127.0.0.1:9/0"))
+    room = run(RedisCacheStorage.open("redis://127.0.0.1:9/0"))
     assert room.status() == {"failures": 1}
     with pytest.raises(TransientError):
         run(room.get_many([b"a"]))
@@ -94,18 +94,18 @@ def test_a_room_that_is_down_at_first() -> None:
 def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
     address = url.partition("//")[2].partition("?")[0]
     with pytest.raises(ConfigError):
-        run(RedisRoom.open(wrong.format(address)))
+        run(RedisCacheStorage.open(wrong.format(address)))
 
 
 def test_a_closed_room_is_unavailable(url: str) -> None:
-    room = run(RedisRoom.open(url))
+    room = run(RedisCacheStorage.open(url))
     run(room.close())
     run(room.close())
     with pytest.raises(UnavailableError):
         run(room.get_many([b"a"]))
 
 
-def test_a_forked_child_has_connections_of_its_own(room: RedisRoom) -> None:
+def test_a_forked_child_has_connections_of_its_own(room: RedisCacheStorage) -> None:
     run(room.put_many({b"a": b"1"}, 60))
     child = os.fork()
     if not child:

@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from holdfast.backends.async_backend import Stamp
+from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Create, Delete, Get, Put, Scan
-from holdfast.backends.redis import Redis
-from holdfast.backends.redis.connections import Links, address
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.connections import RedisConnections, address
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import NODES, STEPS
@@ -46,8 +46,8 @@ from tests.servers.processes import wait_for
 
 
 @contextmanager
-def opened(url: str, **options: Any) -> Iterator[Redis]:
-    store = run(Redis.open(url, **options))
+def opened(url: str, **options: Any) -> Iterator[RedisBackend]:
+    store = run(RedisBackend.open(url, **options))
     try:
         yield store
     finally:
@@ -59,7 +59,7 @@ def raw(server: RedisServer) -> closing[client.Redis]:
     return closing(client.Redis.from_url(server.url))
 
 
-def seqs(store: Redis) -> list[int]:
+def seqs(store: RedisBackend) -> list[int]:
     (rows,) = run(store.read([Scan(STEPS, ())]))
     return [int(row.key[3]) for row in rows]
 
@@ -84,20 +84,20 @@ WRONG = {
 def test_a_wrong_url_is_refused_at_once(url: str, what: str) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match=what):
-        run(Redis.open(url))
+        run(RedisBackend.open(url))
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("password", ["s3cr/t", "s3cr#t", "12/s3cr"])
 def test_a_password_that_is_not_quoted_is_not_shown(password: str) -> None:
     with pytest.raises(ConfigError, match="redis://someone@localhost:6379/0") as caught:
-        run(Redis.open(f"redis://someone:{password}@localhost:6379/0"))
+        run(RedisBackend.open(f"redis://someone:{password}@localhost:6379/0"))
     assert "s3cr" not in str(caught.value)
 
 
 def test_no_server_there() -> None:
     with pytest.raises(TransientError, match="could not be used for 0.3 s"):
-        run(Redis.open("redis://127.0.0.1:9/0", timeout=0.3))
+        run(RedisBackend.open("redis://127.0.0.1:9/0", timeout=0.3))
 
 
 def test_the_other_schemes_and_a_database() -> None:
@@ -112,7 +112,7 @@ def test_the_other_schemes_and_a_database() -> None:
 
 def test_a_database_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="refuses the connection"):
-        run(Redis.open(redis().replace("/0", "/4000")))
+        run(RedisBackend.open(redis().replace("/0", "/4000")))
 
 
 def test_passwords_are_needed_and_not_shown() -> None:
@@ -125,7 +125,7 @@ def test_passwords_are_needed_and_not_shown() -> None:
         for url in (f"redis://:wrong@{address}", f"redis://{address}"):
             began = time.monotonic()
             with pytest.raises(ConfigError) as caught:
-                run(Redis.open(url))
+                run(RedisBackend.open(url))
             assert "wrong@" not in str(caught.value)
             assert time.monotonic() - began < 60
 
@@ -139,7 +139,7 @@ def test_an_encrypted_connection(tmp_path: Path) -> None:
             assert seqs(store) == [0]
         began = time.monotonic()
         with pytest.raises(ConfigError, match="certificate is refused"):
-            run(Redis.open(url))
+            run(RedisBackend.open(url))
         assert time.monotonic() - began < 60
 
 
@@ -194,7 +194,7 @@ def test_a_user_who_may_not_ask_for_settings() -> None:
             assert run(store.check()) == []
             assert run(store.size()) > 0
         with pytest.raises(DeniedError, match="prefix"):
-            run(Redis.open(url, prefix="other"))
+            run(RedisBackend.open(url, prefix="other"))
 
 
 # What is promised -------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_server_that_would_drop_keys_is_refused() -> None:
         redis_server(maxmemory_policy="allkeys-lru") as server,
         pytest.raises(ConfigError, match="maxmemory-policy is allkeys-lru"),
     ):
-        run(Redis.open(server.url))
+        run(RedisBackend.open(server.url))
 
 
 def test_a_server_without_memory_takes_nothing_and_removes_all_the_same() -> None:
@@ -260,7 +260,7 @@ def test_waiting_for_the_disk() -> None:
 def test_a_group_that_comes_again_is_waited_for_again() -> None:
     # On a new connection, WAITAOF waits for what that connection wrote: so something has to be written.
     with redis_server(appendfsync="everysec") as server, raw(server) as other, opened(server.url) as store:
-        stamp = Stamp("client", 0, 1)
+        stamp = GroupStamp("client", 0, 1)
         for times in (1, 2):
             assert _commit(store, [[Create(STEPS, step())]], stamp) == [None]
             assert _calls(other, "set") == times
@@ -272,7 +272,7 @@ def test_a_server_that_cannot_wait_for_its_disk() -> None:
         redis_server(appendonly="no") as server,
         pytest.raises(ConfigError, match="cannot wait for its append-only file"),
     ):
-        run(Redis.open(server.url, durable="waitaof"))
+        run(RedisBackend.open(server.url, durable="waitaof"))
 
 
 def test_replicas_have_it_before_it_is_acknowledged() -> None:
@@ -286,7 +286,7 @@ def test_replicas_have_it_before_it_is_acknowledged() -> None:
 
             def refused(seconds: float) -> None:
                 with pytest.raises(TransientError) as caught:
-                    run(Redis.open(replica.url, timeout=seconds))
+                    run(RedisBackend.open(replica.url, timeout=seconds))
                 _in_time("replica", caught.value)
 
             given_time(refused, 0.5)
@@ -360,27 +360,27 @@ def _calls(server: client.Redis, command: str) -> int:
 # Once and no more -------------------------------------------------------------------------------------------------
 
 
-def _commit(store: Redis, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+def _commit(store: RedisBackend, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
     return run(store._asked(lambda: store._commit(batches, stamp)))
 
 
 def test_a_group_is_made_once() -> None:
     with opened(redis()) as store:
         group: list[Batch] = [[Create(STEPS, step(0))], [Create(STEPS, step(0))], [Create(STEPS, step(1))]]
-        first = _commit(store, group, Stamp("client", 0, 7))
+        first = _commit(store, group, GroupStamp("client", 0, 7))
         assert first == [None, 0, None]
         run(store.apply([Delete(STEPS, step(1).key)]))
-        assert _commit(store, group, Stamp("client", 0, 7)) == first
+        assert _commit(store, group, GroupStamp("client", 0, 7)) == first
         assert seqs(store) == [0]
-        assert _commit(store, group, Stamp("client", 1, 7)) == [0, 0, None]
-        assert _commit(store, [[Put(STEPS, step(5))]], Stamp("client", 0, 8)) == [None]
+        assert _commit(store, group, GroupStamp("client", 1, 7)) == [0, 0, None]
+        assert _commit(store, [[Put(STEPS, step(5))]], GroupStamp("client", 0, 8)) == [None]
 
 
 def test_a_group_that_was_overtaken_is_refused() -> None:
     with opened(redis()) as store:
-        assert _commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 8)) == [None]
+        assert _commit(store, [[Create(STEPS, step(0))]], GroupStamp("client", 0, 8)) == [None]
         with pytest.raises(HoldfastError, match="OVERTAKEN"):
-            _commit(store, [[Create(STEPS, step(1))]], Stamp("client", 0, 7))
+            _commit(store, [[Create(STEPS, step(1))]], GroupStamp("client", 0, 7))
         assert seqs(store) == [0]
 
 
@@ -523,7 +523,7 @@ def test_what_is_in_use_when_links_are_closed_is_closed_after() -> None:
     with redis_server() as server:
 
         async def main() -> None:
-            links = Links(address(server.url), 60, server.url)
+            links = RedisConnections(address(server.url), 60, server.url)
             asked = asyncio.create_task(links.ask(("BLPOP", "nothing", 0.3)))
             await asyncio.sleep(0.1)
             await links.close()
@@ -534,7 +534,7 @@ def test_what_is_in_use_when_links_are_closed_is_closed_after() -> None:
 
 
 def test_closing_while_others_read_leaves_nobody_waiting() -> None:
-    store = run(Redis.open(redis()))
+    store = run(RedisBackend.open(redis()))
     run(store.apply([Create(STEPS, step(seq, body=bytes(5000))) for seq in range(200)]))
     reading = threading.Barrier(9)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for, schemes
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import ConfigError
 
 PLUGIN = """
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 
-class Elsewhere(Memory):
+class Elsewhere(MemoryBackend):
     schemes = ("elsewhere",)
 
     @classmethod
@@ -44,8 +44,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_comes_with_the_package() -> None:
-    assert backend_for("memory://") is Memory
-    assert backend_for("sqlite:///x.db") is SQLite
+    assert backend_for("memory://") is MemoryBackend
+    assert backend_for("sqlite:///x.db") is SQLiteBackend
     assert {"memory", "sqlite"} <= set(schemes())
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
-from holdfast.backends.memory import Memory
-from holdfast.backends.paging import Hole, rows, sturdy_rows
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, NODES, STEPS, WRITES, Key, Space
+from holdfast.backends.tables import LINES, NODES, STEPS, WRITES, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import CorruptError
 
@@ -21,8 +21,8 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=60)
 class Damaged(Wrapper):
     """A store in which some rows cannot be read, or only their keys can."""
 
-    def __init__(self, space: Space, there: Sequence[Row], lost: set[Key], *, keys_read: bool = False) -> None:
-        super().__init__(Memory())
+    def __init__(self, space: Table, there: Sequence[Row], lost: set[Key], *, keys_read: bool = False) -> None:
+        super().__init__(MemoryBackend())
         run(self.inner.apply([Put(space, row) for row in there]))
         self._lost = lost
         self._keys_read = keys_read
@@ -39,8 +39,8 @@ class Damaged(Wrapper):
         return found
 
 
-def around(store: Damaged, space: Space, prefix: Key, bodies: bool = True) -> tuple[list[Row], list[Hole]]:
-    holes: list[Hole] = []
+def around(store: Damaged, space: Table, prefix: Key, bodies: bool = True) -> tuple[list[Row], list[UnreadableRange]]:
+    holes: list[UnreadableRange] = []
 
     async def read() -> list[Row]:
         return [row async for row in sturdy_rows(store, space, prefix, holes, bodies=bodies)]
@@ -48,7 +48,7 @@ def around(store: Damaged, space: Space, prefix: Key, bodies: bool = True) -> tu
     return run(read()), holes
 
 
-def check(space: Space, there: Sequence[Row], lost: set[Key], prefix: Key = (), *, keys_read: bool = False) -> Damaged:
+def check(space: Table, there: Sequence[Row], lost: set[Key], prefix: Key = (), *, keys_read: bool = False) -> Damaged:
     """All that can be read is read, in order, and what cannot lies in holes."""
     store = Damaged(space, there, lost, keys_read=keys_read)
     found, holes = around(store, space, prefix)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Store
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.races import Races
 from holdfast.backends.conformance.rows import column, row_of, step
@@ -26,11 +26,11 @@ from holdfast.backends.object_store import (
     shard_view,
     transactions,
 )
-from holdfast.backends.object_store.bodies import Bodies
+from holdfast.backends.object_store.bodies import BodyReader
 from holdfast.backends.object_store.object_storage import clock, within
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.tables import LINES, REFS, SPACES, STEPS
-from holdfast.engine.context import Ground
+from holdfast.backends.tables import LINES, REFS, STEPS, TABLES
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
@@ -104,10 +104,10 @@ def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losse
         async def way(kind: str, name: str, ask: Callable[[], Any]) -> Any:
             happens = next(fate, 9)
             if happens == 0:
-                raise Interrupted("nothing was sent")
+                raise ServerInterrupted("nothing was sent")
             answer = await turns.way(kind, name, ask)
             if happens <= 2:
-                raise Interrupted("the answer was lost", sent=True)
+                raise ServerInterrupted("the answer was lost", sent=True)
             return answer
 
         async def count(process: Process) -> int:
@@ -288,8 +288,8 @@ def test_what_was_decided_counts_though_its_writer_died() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("lost", [Interrupted("cut off", sent=True), None], ids=["first", "nothing"])
-def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(lost: Interrupted | None) -> None:
+@pytest.mark.parametrize("lost", [ServerInterrupted("cut off", sent=True), None], ids=["first", "nothing"])
+def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(lost: ServerInterrupted | None) -> None:
     async def main() -> None:
         errors = [lost] if lost is not None else []
 
@@ -301,7 +301,7 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
                 raise errors.pop()
             raise DeniedError("the key was withdrawn")
 
-        with pytest.raises(DeniedError if lost is None else Interrupted) as caught:
+        with pytest.raises(DeniedError if lost is None else ServerInterrupted) as caught:
             await Process(Through(InMemory(), way)).apply(Put(STEPS, step(0)))
         assert lost is None or getattr(caught.value, "sent", None) is True
 
@@ -316,10 +316,10 @@ def test_a_try_that_comes_too_late_is_not_begun(monkeypatch: pytest.MonkeyPatch)
         async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
             if asked == "create":
                 await asyncio.sleep(0)
-                raise Interrupted("refused")
+                raise ServerInterrupted("refused")
             return await ask()
 
-        with pytest.raises(Interrupted, match="refused") as caught:
+        with pytest.raises(ServerInterrupted, match="refused") as caught:
             await Process(Through(InMemory(), way), timeout=0.2).apply(Put(STEPS, step(0)))
         assert not caught.value.sent
 
@@ -334,10 +334,10 @@ def test_whose_object_took_a_name_has_to_be_found_out() -> None:
             if asked == "create":
                 await ask()  # by something on the way, that then does it once more
             elif asked == "get" and blobs.objects:
-                raise Interrupted("cut off")
+                raise ServerInterrupted("cut off")
             return await ask()
 
-        with pytest.raises(Interrupted) as caught:
+        with pytest.raises(ServerInterrupted) as caught:
             await Process(Through(blobs, way), timeout=0.2).apply(Put(STEPS, step(0)))
         assert caught.value.sent
 
@@ -388,7 +388,7 @@ def test_a_fold_that_others_made_first_is_not_written_as_something_else() -> Non
         blobs = InMemory()
         gate = Gate(lambda asked, name: asked == "get" and name.endswith("birth") and len(blobs.objects) == 3)
         slow, other = Process(Through(blobs, gate.way)), Process(blobs)
-        slow.core.bodies = Bodies(slow.blobs, 0)  # it has to read what it folds
+        slow.core.bodies = BodyReader(slow.blobs, 0)  # it has to read what it folds
         for key in range(3):
             await slow.apply(Put(STEPS, step(key)))
         await gate.reached.wait()  # it is about to fold
@@ -617,7 +617,7 @@ def test_of_a_shard_in_which_nothing_is_left_nothing_stays(jumping: Clock, count
         for key in range(count):
             await process.apply(Put(STEPS, step(key)))
         assert len((await other.read(Scan(STEPS, ("tenant", "line"))))[0]) == count
-        await process.apply(*(Delete(space, ("tenant", "line")) for space in SPACES))
+        await process.apply(*(Delete(space, ("tenant", "line")) for space in TABLES))
         await tidied(process, 3)
         assert list(blobs.objects) == []
         # Another life, also for those who knew the one before.
@@ -647,7 +647,7 @@ def test_the_birth_of_the_next_life_is_not_deleted_in_place_of_the_last_ones() -
             if asked == "delete" and there and birth not in blobs.objects:
                 cut += 1
                 assert await other.apply(Create(STEPS, step(1))) is None
-                raise Interrupted("cut off", sent=True)
+                raise ServerInterrupted("cut off", sent=True)
             return answer
 
         await tidied(Process(Through(blobs, way)), 2)
@@ -671,7 +671,7 @@ def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest
         assert [name.rpartition("/")[2] for name in blobs.objects].count("birth") == 1
         assert await cold(blobs) == []
         assert await Process(blobs).read(Scan(STEPS, ("tenant", "line"))) == [[]]
-        with pytest.raises(Interrupted, match="all the time"):
+        with pytest.raises(ServerInterrupted, match="all the time"):
             await Process(blobs, timeout=0.2).apply(Create(STEPS, step(0)))
         for name, (data, _) in list(blobs.objects.items()):
             blobs.objects[name] = (data, 0.0)
@@ -823,7 +823,7 @@ class Counted(Double):
 @pytest.mark.parametrize("quarter", mostly_nightly([250, 500], daily=[250]))
 def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter: int) -> None:
     blobs = Counted.counted = InMemory()
-    store = Store(Engine(Ground(run(Counted.open("blobs://counted")))), tenant="")
+    store = Store(Engine(EngineContext(run(Counted.open("blobs://counted")))), tenant="")
     costs = []
     rng = random.Random(1)
     messages: list[str] = []

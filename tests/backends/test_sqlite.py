@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import database_file as sqlite_files
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, schema
-from holdfast.backends.tables import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
+from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Key, Scalar, Table
 from holdfast.errors import (
     ConfigError,
     CorruptError,
@@ -37,7 +37,7 @@ from holdfast.testing import BackendConformance, Stores
 CREATED = 1_700_000_000_123_000_000
 
 
-def row(space: Space, key: Key, body: bytes = b"", **columns: Scalar) -> Row:
+def row(space: Table, key: Key, body: bytes = b"", **columns: Scalar) -> Row:
     """A row with the columns that matter to a test, and something in the others."""
     return Row(key, tuple(columns.get(name, kind()) for name, kind in space.columns.items()), body)
 
@@ -47,8 +47,8 @@ def step(seq: int, line: str = "line", body: bytes = b"body") -> Row:
     return row(STEPS, ("tenant", line, 0, seq), body, **columns)
 
 
-def opened(path: Path, **options: Any) -> SQLite:
-    return run(SQLite.open(f"sqlite:///{path}", **options))
+def opened(path: Path, **options: Any) -> SQLiteBackend:
+    return run(SQLiteBackend.open(f"sqlite:///{path}", **options))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SQLite]:
+def store(path: Path) -> Iterator[SQLiteBackend]:
     store = opened(path)
     yield store
     run(store.close())
@@ -90,7 +90,7 @@ class TestConformance(BackendConformance):
 def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        run(SQLite.open(url))
+        run(SQLiteBackend.open(url))
     assert says in str(caught.value)
     assert url in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -98,7 +98,7 @@ def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypat
 
 def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    store = run(SQLite.open("sqlite:///a%20b%3F.db?synchronous=normal&busy_timeout=1.5"))
+    store = run(SQLiteBackend.open("sqlite:///a%20b%3F.db?synchronous=normal&busy_timeout=1.5"))
     assert (tmp_path / "a b?.db").exists()
     assert not store.capabilities.durable
     (tmp_path / "elsewhere").mkdir()
@@ -107,7 +107,7 @@ def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeyp
     run(store.close())
 
 
-def test_settings(store: SQLite) -> None:
+def test_settings(store: SQLiteBackend) -> None:
     writer = store._connections.writer().connection
     reader = store._connections.borrow(threading.get_ident()).connection
     store._connections.give_back(threading.get_ident(), good=True)
@@ -271,7 +271,7 @@ def test_what_a_dead_process_left_in_the_log_is_written_back(path: Path) -> None
     run(store.close())
 
 
-def test_a_log_in_use_does_not_keep_from_opening(store: SQLite, path: Path) -> None:
+def test_a_log_in_use_does_not_keep_from_opening(store: SQLiteBackend, path: Path) -> None:
     assert run(store.apply([Create(STEPS, step(0))])) is None
     reader = store._connections.borrow(threading.get_ident())
     reader.execute("BEGIN; SELECT count(*) FROM steps").fetchall()
@@ -315,7 +315,7 @@ def test_a_person_can_read_the_file(path: Path) -> None:
         assert shell.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def shapes(space: Space) -> Iterator[str]:
+def shapes(space: Table) -> Iterator[str]:
     for by in ("", *space.indexes):
         width = len(space.order(by))
         for prefix in range(width + 1):
@@ -324,8 +324,8 @@ def shapes(space: Space) -> Iterator[str]:
                     yield STATEMENTS[space.name].scan(by, prefix, start, stop, reverse, bodies)
 
 
-@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
-def test_every_query_uses_an_index(store: SQLite, space: Space) -> None:
+@pytest.mark.parametrize("space", TABLES, ids=lambda space: space.name)
+def test_every_query_uses_an_index(store: SQLiteBackend, space: Table) -> None:
     connection = store._connections.writer().connection
 
     def plan(sql: str) -> str:
@@ -352,7 +352,7 @@ def test_an_index_is_followed_by_the_key() -> None:
 # Writing
 
 
-def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLite) -> None:
+def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLiteBackend) -> None:
     bad: list[Batch] = [
         [Create(NODES, Row(("t", "\ud800", 0, b"n"))), Create(STEPS, step(100))],
         [Create(STEPS, step(101)), Create(NODES, Row(("t", "l", 1 << 70, b"n")))],
@@ -378,14 +378,14 @@ def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLite) -> None:
     assert run(store.apply([Create(STEPS, step(100))])) is None
 
 
-def test_a_body_that_sqlite_refuses(store: SQLite) -> None:
+def test_a_body_that_sqlite_refuses(store: SQLiteBackend) -> None:
     store._connections.writer().connection.limit(apsw.SQLITE_LIMIT_LENGTH, 1_000)
     with pytest.raises(TooLargeError):
         run(store.apply([Create(STEPS, step(0, body=bytes(2_000)))]))
     assert run(store.apply([Create(STEPS, step(0))])) is None
 
 
-def test_a_batch_that_fails_takes_nothing_of_its_group_along(store: SQLite) -> None:
+def test_a_batch_that_fails_takes_nothing_of_its_group_along(store: SQLiteBackend) -> None:
     assert run(store.apply([Create(STEPS, step(0))])) is None
     fails: Batch = [Create(NODES, Row(("t", "l", 0, b"n"))), Put(STEPS, step(0, body=b"new")), Create(STEPS, step(0))]
 
@@ -401,7 +401,7 @@ def test_a_batch_that_fails_takes_nothing_of_its_group_along(store: SQLite) -> N
     assert nodes == []
 
 
-def test_sixty_four_tasks(store: SQLite) -> None:
+def test_sixty_four_tasks(store: SQLiteBackend) -> None:
     async def task(k: int) -> None:
         for n in range(10):
             assert await arun(store.apply([Create(STEPS, step(n, f"{k}"))])) is None
@@ -414,7 +414,7 @@ def test_sixty_four_tasks(store: SQLite) -> None:
     assert len(run(store.read([Scan(STEPS, (), bodies=False)]))[0]) == 640
 
 
-def test_the_log_does_not_grow_without_end_under_readers_that_overlap(store: SQLite, path: Path) -> None:
+def test_the_log_does_not_grow_without_end_under_readers_that_overlap(store: SQLiteBackend, path: Path) -> None:
     stop = threading.Event()
 
     def read() -> None:
@@ -437,7 +437,7 @@ def test_the_log_does_not_grow_without_end_under_readers_that_overlap(store: SQL
     assert largest < 60_000_000
 
 
-def test_tidying_gives_room_back(store: SQLite, path: Path) -> None:
+def test_tidying_gives_room_back(store: SQLiteBackend, path: Path) -> None:
     rows = [Create(NODES, Row(("t", "l", 0, bytes([n])), (), bytes(200_000))) for n in range(100)]
     assert run(store.apply(rows)) is None
     full = run(store.size())
@@ -452,7 +452,7 @@ def test_tidying_gives_room_back(store: SQLite, path: Path) -> None:
         run(store.tidy())
 
 
-def test_size_counts_the_log(store: SQLite, path: Path) -> None:
+def test_size_counts_the_log(store: SQLiteBackend, path: Path) -> None:
     before = run(store.size())
     assert run(store.apply([Create(STEPS, step(0, body=bytes(500_000)))])) is None
     assert run(store.size()) > before + 500_000
@@ -482,7 +482,7 @@ def test_a_flipped_byte_is_found(path: Path) -> None:
 # Waiting for others
 
 
-def test_a_lock_that_is_not_given_back(store: SQLite, path: Path) -> None:
+def test_a_lock_that_is_not_given_back(store: SQLiteBackend, path: Path) -> None:
     impatient = opened(path, busy_timeout=0.2)
     blocker = store._connections.writer()
     blocker.execute("BEGIN IMMEDIATE")
@@ -496,7 +496,7 @@ def test_a_lock_that_is_not_given_back(store: SQLite, path: Path) -> None:
     run(impatient.close())
 
 
-def test_a_lock_that_is_given_back(store: SQLite, path: Path) -> None:
+def test_a_lock_that_is_given_back(store: SQLiteBackend, path: Path) -> None:
     other = opened(path)
     blocker = store._connections.writer()
     blocker.execute("BEGIN IMMEDIATE")
@@ -517,10 +517,10 @@ def test_what_sqlite_refuses_at_once_is_tried_again() -> None:
             raise apsw.BusyError("not yet")
         return "done"
 
-    assert sqlite_files.Patience(10).insist(action, time.monotonic()) == "done"
+    assert sqlite_files.LockWait(10).insist(action, time.monotonic()) == "done"
     tries = -(10**9)
     with pytest.raises(apsw.BusyError):
-        sqlite_files.Patience(0.05).insist(action, time.monotonic())
+        sqlite_files.LockWait(0.05).insist(action, time.monotonic())
 
 
 # Closing
@@ -560,7 +560,7 @@ def test_closing_waits_for_readers_and_writers(path: Path) -> None:
     run(store.close())
 
 
-def test_connections_beyond_what_is_kept_are_closed(store: SQLite) -> None:
+def test_connections_beyond_what_is_kept_are_closed(store: SQLiteBackend) -> None:
     barrier = threading.Barrier(20)
     cursors = []
 

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
 from holdfast.backends.tables import NODES
@@ -40,7 +40,7 @@ def node(number: int, size: int = 500) -> Row:
     return Row(("tenant", "line", 0, b"%06d" % number), (), bytes(size))
 
 
-def everything(store: SQLite) -> list[int]:
+def everything(store: SQLiteBackend) -> list[int]:
     return [int(row.key[3]) for row in run(store.read([Scan(NODES, ())]))[0]]
 
 
@@ -60,10 +60,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def opened(path: Path, disk: FaultyVFS | None = None, **options: Any) -> SQLite:
+def opened(path: Path, disk: FaultyVFS | None = None, **options: Any) -> SQLiteBackend:
     if disk is not None:
         options |= {"vfs": disk.name, "exclusive": True}
-    return run(SQLite.open(f"sqlite:///{path}", **options))
+    return run(SQLiteBackend.open(f"sqlite:///{path}", **options))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_file_that_may_not_be_written(path: Path) -> None:
 
 def test_a_vfs_without_a_log_is_explained() -> None:
     with pytest.raises(ConfigError, match="write-ahead log"):
-        run(SQLite.open("sqlite:////holdfast-test", vfs="memdb", exclusive=False))
+        run(SQLiteBackend.open("sqlite:////holdfast-test", vfs="memdb", exclusive=False))
 
 
 def test_synchronous_off_is_for_tests_of_tests(path: Path, disk: FaultyVFS) -> None:

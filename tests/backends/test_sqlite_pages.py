@@ -9,7 +9,7 @@ import apsw
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite.backend import SQLite
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.tables import STEPS
 from holdfast.errors import CorruptError
@@ -17,8 +17,8 @@ from holdfast.errors import CorruptError
 SIZE = 4096
 
 
-def opened(path: Path) -> SQLite:
-    return run(SQLite.open(f"sqlite:///{path}"))
+def opened(path: Path) -> SQLiteBackend:
+    return run(SQLiteBackend.open(f"sqlite:///{path}"))
 
 
 def flip(path: Path, page: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import connections as sqlite_connections
 from holdfast.backends.tables import NODES
 
@@ -19,7 +19,7 @@ PRELUDE = """
 import asyncio, os, sys, threading, time
 from holdfast.backends.interface import Create, Get, Put, Row, Scan
 from holdfast.backends.tables import NODES
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.runtime.drivers import arun, run
 
 url, name = sys.argv[1:]
@@ -133,7 +133,7 @@ def test_eight_processes_make_a_file_and_append_to_it(tmp_path: Path) -> None:
     processes = [start(APPENDING, path, f"{n}") for n in range(8)]
     for process in processes:
         finish(process)
-    store = run(SQLite.open(f"sqlite:///{path}"))
+    store = run(SQLiteBackend.open(f"sqlite:///{path}"))
     rows = run(store.read([Scan(NODES, ("t",), bodies=False)]))[0]
     assert len(rows) == 8 * 100 + 1
     assert run(store.check()) == []
@@ -149,14 +149,14 @@ def test_forks_while_threads_and_tasks_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["kept", "dropped"])
 def test_a_store_that_nobody_closes_makes_no_noise(tmp_path: Path, name: str) -> None:
     finish(start(LEFT_OPEN, tmp_path / "store.db", name))
-    store = run(SQLite.open(f"sqlite:///{tmp_path}/store.db"))
+    store = run(SQLiteBackend.open(f"sqlite:///{tmp_path}/store.db"))
     assert len(run(store.read([Scan(NODES, ("t",))]))[0]) == 5
     run(store.close())
 
 
 def test_around_a_fork_connections_are_closed_and_opened_anew(tmp_path: Path) -> None:
     """What the two sides of a fork do, one after another in this process."""
-    store = run(SQLite.open(f"sqlite:///{tmp_path}/store.db"))
+    store = run(SQLiteBackend.open(f"sqlite:///{tmp_path}/store.db"))
     for n, after in enumerate((sqlite_connections._after_fork_in_parent, sqlite_connections._after_fork_in_child)):
         row = Row(("t", "l", 0, bytes([n])))
         assert run(store.apply([Create(NODES, row)])) is None

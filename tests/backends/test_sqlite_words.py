@@ -12,7 +12,7 @@ import pytest
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS, WORDS
 from holdfast.errors import CorruptError, HoldfastError
 
@@ -23,13 +23,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SQLite]:
-    store = run(SQLite.open(f"sqlite:///{path}"))
+def store(path: Path) -> Iterator[SQLiteBackend]:
+    store = run(SQLiteBackend.open(f"sqlite:///{path}"))
     yield store
     run(store.close())
 
 
-def test_tidying_gives_back_what_the_index_of_words_took(store: SQLite, path: Path) -> None:
+def test_tidying_gives_back_what_the_index_of_words_took(store: SQLiteBackend, path: Path) -> None:
     def words(seq: int) -> str:
         return " ".join(f"word{(seq * 31 + n * n) % 5000}" for n in range(60))
 
@@ -49,7 +49,7 @@ def test_tidying_gives_back_what_the_index_of_words_took(store: SQLite, path: Pa
         assert row.key in run(store.match("t", [str(row.columns[1]).split()[0]], limit=1000)).keys
 
 
-def test_a_large_removal_does_not_write_the_index_anew(store: SQLite) -> None:
+def test_a_large_removal_does_not_write_the_index_anew(store: SQLiteBackend) -> None:
     """FTS5 would, again and again, in the one transaction for which all writers wait. Tidying does, in parts."""
 
     def blocks() -> int:
@@ -75,7 +75,7 @@ def test_a_large_removal_does_not_write_the_index_anew(store: SQLite) -> None:
     ]
 
 
-def test_writers_are_not_kept_waiting_by_tidying(store: SQLite) -> None:
+def test_writers_are_not_kept_waiting_by_tidying(store: SQLiteBackend) -> None:
     rows = [Create(NODES, Row(("t", "l", 0, n.to_bytes(2)), (), bytes(20_000))) for n in range(4000)]
     tries: list[tuple[bool, bool]] = []
     while not tries or (len(tries) < 3 and tries[-1] != (True, True)):  # the machine may be busy elsewhere
@@ -94,7 +94,7 @@ def test_writers_are_not_kept_waiting_by_tidying(store: SQLite) -> None:
     assert tries[-1] == (True, True)
 
 
-def test_the_index_of_words_is_made_when_it_is_needed(store: SQLite) -> None:
+def test_the_index_of_words_is_made_when_it_is_needed(store: SQLiteBackend) -> None:
     def tables() -> set[str]:
         connection = store._connections.writer().connection
         return {name for (name,) in connection.execute("SELECT name FROM sqlite_schema") if "words_index" in name}
@@ -111,7 +111,7 @@ def test_the_index_of_words_is_made_when_it_is_needed(store: SQLite) -> None:
     assert tables() == set()
 
 
-def test_an_index_of_words_that_is_damaged_is_damage(store: SQLite) -> None:
+def test_an_index_of_words_that_is_damaged_is_damage(store: SQLiteBackend) -> None:
     assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
     store._connections.writer().execute("DROP TABLE words_index_data")
     for change in (Create(WORDS, Row(("t", "l", 0, 1), (0, "word"))), Delete(WORDS, ("t",))):
@@ -124,7 +124,7 @@ def test_an_index_of_words_that_is_damaged_is_damage(store: SQLite) -> None:
     assert run(store.check())
 
 
-def test_an_index_of_words_that_is_none_is_damage(store: SQLite) -> None:
+def test_an_index_of_words_that_is_none_is_damage(store: SQLiteBackend) -> None:
     assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
     store._connections.writer().execute("DROP TABLE words_index; CREATE TABLE words_index (other)")
     with pytest.raises(CorruptError):

@@ -24,11 +24,11 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from holdfast.codec import Codec, Limits, Made, Seen
+from holdfast.codec import Codec, Limits, MessageParts, PackedMessages
 from holdfast.codec.bulk_packing import BATCH
-from holdfast.engine.cache import Cache
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state
-from holdfast.engine.pack_cache import Recent
+from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, UnsupportedError
 from tests.codec.values import identical
@@ -230,7 +230,7 @@ def outcome(work: Callable[[], Any]) -> Any:
 
 @given(data=st.data(), values=st.lists(messages, max_size=6))
 def test_packing_again_is_packing(data: st.DataObject, values: list[Any]) -> None:
-    known: list[Seen | None] = [None]
+    known: list[PackedMessages | None] = [None]
     for _ in range(data.draw(st.integers(1, 5))):
         data.draw(changed(values))
         seen = data.draw(st.sampled_from(known[-2:]))  # not always that of the last time
@@ -275,7 +275,7 @@ def test_unpacking_again_is_unpacking(data: st.DataObject, values: list[Any], mo
         values = [*values, data.draw(anything)]
     items = codec.pack_items(values)
     longer = items + codec.pack_items(more)
-    made: Made | None = None
+    made: MessageParts | None = None
     taken: list[Any] = []
     for which in data.draw(st.lists(st.sampled_from([items, items, longer, longer[1:], items[:-1]]), max_size=6)):
         which = [bytes(bytearray(each)) for each in which]  # equal, and not the same
@@ -346,7 +346,7 @@ def test_what_moves_without_changing_is_noticed(subtests: pytest.Subtests) -> No
                 values = make()
                 packed, seen = codec.pack_again(values, None)
                 if unpacked:
-                    values, made, _ = codec.unpack_again(packed, Made.of(packed))
+                    values, made, _ = codec.unpack_again(packed, MessageParts.of(packed))
                     values, _, seen = codec.unpack_again(packed, made)
                 act(values)
                 assert codec.pack_items(values) != packed
@@ -411,7 +411,7 @@ def test_limits_hold_again() -> None:
             lambda: small.pack_items([*values, wrong])  # noqa: B023
         )
     large = [*codec.pack_items(values), *codec.pack_items([HumanMessage("x" * 600)])]
-    made = Made.of(large[:1])
+    made = MessageParts.of(large[:1])
     _, made, _ = small.unpack_again(large[:1], made)  # type: ignore[assignment]
     assert outcome(lambda: small.unpack_again(large, made)) == outcome(lambda: small.unpack_items(large))
 
@@ -449,7 +449,7 @@ def test_another_thread_changes_them_all_the_time() -> None:
     sys.setswitchinterval(1e-6)
     try:
         thread.start()
-        seen: Seen | None = None
+        seen: PackedMessages | None = None
         for _ in range(400):
             packed, now = codec.pack_again(values.copy(), seen)
             assert set(packed) <= allowed
@@ -473,8 +473,8 @@ states = st.dictionaries(st.sampled_from(["messages", "more", "text", "n"]), cha
 
 @given(data=st.data(), cache_bytes=st.sampled_from([0, 5_000, 40_000, 1 << 24]))
 def test_lines_and_channels_do_not_get_mixed_up(data: st.DataObject, cache_bytes: int) -> None:
-    cache = Cache(cache_bytes)
-    lines = [Recent(cache, codec, Line("", "one")), Recent(cache, codec, Line("", "two"))]
+    cache = MemoryCache(cache_bytes)
+    lines = [PackCache(cache, codec, Line("", "one")), PackCache(cache, codec, Line("", "two"))]
     state: dict[str, Any] = data.draw(states)
     for _ in range(data.draw(st.integers(1, 6))):
         line = data.draw(st.sampled_from(lines))
@@ -503,7 +503,7 @@ def test_lines_and_channels_do_not_get_mixed_up(data: st.DataObject, cache_bytes
 
 
 def test_a_long_text_is_packed_once() -> None:
-    recent = Recent(Cache(1 << 20), codec, Line("", "t"))
+    recent = PackCache(MemoryCache(1 << 20), codec, Line("", "t"))
     text, same = "x" * (LONG_TEXT + 1), "".join(["x"] * (LONG_TEXT + 1))
     packed = recent.pack({"text": text})
     assert recent.pack({"text": text})[b"\xa4text"] is packed[b"\xa4text"]
@@ -517,7 +517,7 @@ def test_nothing_is_encoded_twice(calls: list[Any]) -> None:
     """That it is quick is the point of it: the bytes are the very ones that are at hand."""
     values = [HumanMessage("a", id="1"), AIMessage("b", id="2", tool_calls=calls)] * 3
     items = codec.pack_items(values)
-    made = Made.of(items)
+    made = MessageParts.of(items)
     for _ in range(2):
         again, found, seen = codec.unpack_again(items, made)
         assert found is not None

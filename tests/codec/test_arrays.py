@@ -50,10 +50,10 @@ def test_the_bytes_are_the_same_in_every_process() -> None:
 
 READ = """
 import sys
-from holdfast.codec import Inert, default_codec
+from holdfast.codec import OpaqueValue, default_codec
 data = sys.stdin.buffer.read()
 value = default_codec.unpack(data)
-assert type(value) is list and all(type(item) is Inert for item in value), value
+assert type(value) is list and all(type(item) is OpaqueValue for item in value), value
 assert default_codec.pack(value) == data
 assert not {"numpy", "pandas", "holdfast.codec.array_types"} & set(sys.modules)
 print(*(item.type_name for item in value))
@@ -69,9 +69,9 @@ def test_where_numpy_is_not_loaded_values_stay_inert_and_nothing_is_imported() -
 NUMPY_ONLY = """
 import sys
 import numpy
-from holdfast.codec import Inert, default_codec
+from holdfast.codec import OpaqueValue, default_codec
 array, table = default_codec.unpack(sys.stdin.buffer.read())
-assert type(array) is numpy.ndarray and type(table) is Inert
+assert type(array) is numpy.ndarray and type(table) is OpaqueValue
 default_codec.pack([array, table])
 assert not {"pandas", "holdfast.codec.pandas_types"} & set(sys.modules)
 """

@@ -32,9 +32,9 @@ from backports import zstd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
-from holdfast.codec import Codec, Inert, Limits, msgpack
+from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, decompress
-from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.codec.envelope import RecordContext, unwrap, wrap
 from holdfast.codec.packer import MAX_VALUES
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
@@ -85,7 +85,7 @@ def read(data: bytes) -> Any:
     ran = list(RAN)
     assert ran == []
     assert imported() == before
-    if type(value) is Inert:
+    if type(value) is OpaqueValue:
         assert codec.pack(value) == msgpack.top(msgpack.inner(data))
         assert codec.pack([value]) == b"\x91" + msgpack.inner(data)
         assert RAN == []
@@ -94,7 +94,7 @@ def read(data: bytes) -> Any:
 
 def stays_shut(data: bytes) -> None:
     value = read(data)
-    assert type(value) is Inert or isinstance(value, CorruptError)
+    assert type(value) is OpaqueValue or isinstance(value, CorruptError)
     del value
     assert RAN == []
 
@@ -306,7 +306,7 @@ def test_fields_of_a_message_are_a_plain_dict(subtests: pytest.Subtests) -> None
         with case(subtests, mapping):
             fields = msgpack.inner(codec.pack(mapping(HumanMessage("x").__dict__)))
             value = read(array_of(NONE, b"\x01", fields))
-            assert isinstance(value, Inert | CorruptError)
+            assert isinstance(value, OpaqueValue | CorruptError)
 
 
 FORGED_MODELS: list[tuple[Any, ...]] = [
@@ -333,7 +333,7 @@ def test_a_forged_model_can_be_used_and_saved(subtests: pytest.Subtests) -> None
                 codec.pack(value)
                 repr(value)
                 assert value == value
-                if not isinstance(value, Inert):
+                if not isinstance(value, OpaqueValue):
                     value.model_copy()
                     assert all(type(name) is str for name in value.model_fields_set)
 
@@ -344,7 +344,7 @@ def test_an_unknown_type_stays_as_it_is(subtests: pytest.Subtests) -> None:
             for payload in (b"", b"\x01", b"\x91" * 100, b"\xc1"):
                 data = msgpack.ext(tag & 0xFF, payload)
                 value = read(data)
-                assert isinstance(value, Inert | CorruptError)
+                assert isinstance(value, OpaqueValue | CorruptError)
                 read(msgpack.ext(Tag.SET, array_of(data)))
 
 
@@ -355,8 +355,8 @@ def test_an_inert_value_can_always_be_shown(subtests: pytest.Subtests) -> None:
     for payload in FORGED_PAYLOADS:
         with case(subtests, payload):
             for tag in (1, 32, 48, 127):
-                assert repr(Inert(tag, payload)).startswith("<Inert")
-                hostile = Inert(32, array_of(encode("\x1b[2Jm:\n" + "x" * 10_000), b"\x80"))
+                assert repr(OpaqueValue(tag, payload)).startswith("<Inert")
+                hostile = OpaqueValue(32, array_of(encode("\x1b[2Jm:\n" + "x" * 10_000), b"\x80"))
                 assert repr(hostile).isprintable()
                 assert len(repr(hostile)) < 1000
 
@@ -724,7 +724,7 @@ def test_a_window_over_the_limit_is_refused() -> None:
 def test_an_envelope_with_forged_header(subtests: pytest.Subtests) -> None:
     for position in range(12):
         with case(subtests, position):
-            context = Context("t", "l", "step", b"n")
+            context = RecordContext("t", "l", "step", b"n")
             record = wrap(b"content" * 100, context, schema="7")
             for byte in range(256):
                 forged = record[:position] + bytes([byte]) + record[position + 1 :]
@@ -1205,7 +1205,7 @@ def test_a_failure_to_save_is_always_a_typed_error() -> None:
     ]
     for tag in (-1, 300):
         with pytest.raises(HoldfastError):
-            Inert(tag, b"")
+            OpaqueValue(tag, b"")
     for value in values:
         with pytest.raises(HoldfastError):
             codec.pack(value)

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.codec.compression import Compression, compress, decompress
-from holdfast.codec.envelope import Content, Context, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError, TooLargeError, UnsupportedError
 from tests.support.cases import case
 
-HERE = Context("acme", "thread-1", "step", b"id-1")
+HERE = RecordContext("acme", "thread-1", "step", b"id-1")
 
 
 class Aes:
@@ -45,8 +45,8 @@ KEYS = {b"k1": Aes()}
 def test_what_was_wrapped_is_unwrapped(content: bytes, schema: str, how: Compression | None, sealed: bool) -> None:
     record = wrap(content, HERE, schema=schema, compression=how, sealer=KEYS[b"k1"] if sealed else None)
     opened = unwrap(record, HERE, keys=KEYS)
-    assert opened == (content, Content.PACKED, schema, b"k1" if sealed else b"")
-    assert unwrap(wrap(content, HERE, codec=Content.RAW), HERE).codec is Content.RAW
+    assert opened == (content, BodyKind.PACKED, schema, b"k1" if sealed else b"")
+    assert unwrap(wrap(content, HERE, codec=BodyKind.RAW), HERE).codec is BodyKind.RAW
 
 
 @pytest.mark.parametrize("sealer", [None, Aes()])
@@ -69,7 +69,7 @@ ELSEWHERE: list[Any] = [
     HERE._replace(line="thread-2"),
     HERE._replace(kind="node"),
     HERE._replace(name=b"id-2"),
-    Context("acm", "ethread-1", "step", b"id-1"),
+    RecordContext("acm", "ethread-1", "step", b"id-1"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_what_a_newer_release_may_write() -> None:
 
 
 def test_names_of_any_unicode() -> None:
-    odd = Context("\ud800", "\0\U0001f600", "step", b"")
+    odd = RecordContext("\ud800", "\0\U0001f600", "step", b"")
     assert unwrap(wrap(b"x", odd), odd).content == b"x"
 
 

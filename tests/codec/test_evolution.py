@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.codec import Codec, Inert
+from holdfast.codec import Codec, OpaqueValue
 from holdfast.errors import UnsupportedError
 from tests.codec.app import HAS_V1
 from tests.support.cases import case
@@ -179,7 +179,7 @@ def test_what_no_longer_fits_stays_inert(subtests: pytest.Subtests) -> None:
     for name in ["shrinking", "pair", "blue", "flags", "becoming"]:
         with case(subtests, name):
             value = codec.unpack(packed[name])
-            assert isinstance(value, Inert)
+            assert isinstance(value, OpaqueValue)
             assert value.type_name.startswith("evolving:")
             assert codec.pack(value) == packed[name]
 
@@ -189,7 +189,7 @@ def test_new_fields_without_a_plain_default_stay_inert(subtests: pytest.Subtests
     new: Any = load(REQUIRED)
     for name in ["data", "model", "attrs"]:
         with case(subtests, name):
-            assert isinstance(codec.unpack(packed[name]), Inert)
+            assert isinstance(codec.unpack(packed[name]), OpaqueValue)
             assert new.calls == []
 
 
@@ -201,11 +201,11 @@ def test_models_of_the_first_pydantic() -> None:
     new: Any = load(head + "    b: int = 4\n    c: list = v1.Field(default_factory=list)\n")
     assert codec.unpack(packed) == new.Old(a=1, b=4, c=[])
     load(head + "    b: int\n")
-    assert isinstance(codec.unpack(packed), Inert)
+    assert isinstance(codec.unpack(packed), OpaqueValue)
     private: Any = load(head + "    _p: int = v1.PrivateAttr(1)\n")
     packed = codec.pack(private.Old(a=1))
     load(head)
-    assert isinstance(codec.unpack(packed), Inert)
+    assert isinstance(codec.unpack(packed), OpaqueValue)
 
 
 def test_an_exception_of_another_family_comes_back_as_it_can() -> None:
@@ -223,9 +223,9 @@ def test_a_reloaded_module_is_noticed() -> None:
     second: Any = load(BEFORE)
     assert type(codec.unpack(packed["data"])) is second.Data
     del second.Data
-    assert isinstance(codec.unpack(packed["data"]), Inert)
+    assert isinstance(codec.unpack(packed["data"]), OpaqueValue)
     sys.modules.pop("evolving")
-    assert isinstance(codec.unpack(packed["data"]), Inert)
+    assert isinstance(codec.unpack(packed["data"]), OpaqueValue)
 
 
 def test_errors_of_the_library_are_stored_by_their_code(subtests: pytest.Subtests) -> None:

@@ -34,9 +34,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from msgspec.msgpack import Ext, encode
 
-from holdfast.codec import Codec, Inert, Registry, msgpack
+from holdfast.codec import Codec, OpaqueValue, Registry, msgpack
 from holdfast.codec.json_codec import from_json, to_json
-from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.plain_json import to_plain
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
@@ -247,13 +247,16 @@ LOOKS: list[tuple[Any, Any, Any]] = [
     (Command(goto="n"), {"$Command": {"graph": None, "update": None, "resume": None, "goto": "n"}},
      {"type": "Command", "goto": "n"}),
     (_DeltaSnapshot([1]), {"$DeltaSnapshot": {"value": [1]}}, {"type": "DeltaSnapshot", "value": [1]}),
-    (Inert(99, b"later"), {"$ext": [99, "bGF0ZXI="]}, "<unknown type 99, 5 bytes, sha256 1d9283d848ea941a>"),
-    (Inert(Tag.SHAPED, encode([None, 999, {"a": (1,)}])), {"$shaped": [999, {"a": [1]}]}, {"a": [1]}),
-    (Inert(Tag.DATACLASS, encode(["gone:Cls", {"a": 1}])), {"$dataclass": ["gone:Cls", {"a": 1}]}, {"a": 1}),
-    (Inert(Tag.PYDANTIC_V1, encode(["gone:Cls", {"a": 1}, 1, None, None])), {"$pydantic_v1": ["gone:Cls", {"a": 1}]},
-     {"a": 1}),
-    (Inert(Tag.PATH, encode(["windows", "C:\\"])), {"$path": ["windows", "C:\\"]}, "C:\\"),
-    (Inert(Tag.ZONEINFO, b"Mars/Base"), {"$zoneinfo": "Mars/Base"}, "Mars/Base"),
+    (OpaqueValue(99, b"later"), {"$ext": [99, "bGF0ZXI="]}, "<unknown type 99, 5 bytes, sha256 1d9283d848ea941a>"),
+    (OpaqueValue(Tag.SHAPED, encode([None, 999, {"a": (1,)}])), {"$shaped": [999, {"a": [1]}]}, {"a": [1]}),
+    (OpaqueValue(Tag.DATACLASS, encode(["gone:Cls", {"a": 1}])), {"$dataclass": ["gone:Cls", {"a": 1}]}, {"a": 1}),
+    (
+        OpaqueValue(Tag.PYDANTIC_V1, encode(["gone:Cls", {"a": 1}, 1, None, None])),
+        {"$pydantic_v1": ["gone:Cls", {"a": 1}]},
+        {"a": 1},
+    ),
+    (OpaqueValue(Tag.PATH, encode(["windows", "C:\\"])), {"$path": ["windows", "C:\\"]}, "C:\\"),
+    (OpaqueValue(Tag.ZONEINFO, b"Mars/Base"), {"$zoneinfo": "Mars/Base"}, "Mars/Base"),
     (np.array([[1, 2]], "<i2"), {"$ndarray": ["<i2", [1, 2], "C", {"$bytes": "AQACAA=="}]}, [[1, 2]]),
     (np.asfortranarray(np.arange(6, dtype="|u1").reshape(2, 3)),
      {"$ndarray": ["|u1", [2, 3], "F", {"$bytes": "AAMBBAIF"}]}, [[0, 1, 2], [3, 4, 5]]),
@@ -266,11 +269,11 @@ LOOKS: list[tuple[Any, Any, Any]] = [
     (np.str_("x"), {"$numpy_scalar": ["U", "x"]}, "x"),
     (np.complex128(1), {"$numpy_scalar": ["<c16", {"$bytes": "AAAAAAAA8D8AAAAAAAAAAA=="}]},
      ["<c16", "AAAAAAAA8D8AAAAAAAAAAA=="]),
-    (Inert(Tag.TIMESTAMP, encode([1, "ns", None, 0])), {"$timestamp": [1, "ns", None, 0]},
+    (OpaqueValue(Tag.TIMESTAMP, encode([1, "ns", None, 0])), {"$timestamp": [1, "ns", None, 0]},
      "1970-01-01T00:00:00.000000001"),
-    (Inert(Tag.TIMESTAMP, encode([-1, "s", raw(Tag.ZONEINFO, b"Mars/Base"), 0])),
+    (OpaqueValue(Tag.TIMESTAMP, encode([-1, "s", raw(Tag.ZONEINFO, b"Mars/Base"), 0])),
      {"$timestamp": [-1, "s", {"$zoneinfo": "Mars/Base"}, 0]}, "1969-12-31T23:59:59Z[Mars/Base]"),
-    (Inert(Tag.NAT, b""), {"$nat": None}, "NaT"),
+    (OpaqueValue(Tag.NAT, b""), {"$nat": None}, "NaT"),
     (pd.NA, {"$pandas_na": None}, "NA"),
 ]  # fmt: skip
 
@@ -289,7 +292,7 @@ def test_every_tag_and_every_well_known_class_has_a_mark() -> None:
 
     assert {tag for tag, _ in MARKS.values()} == set(Tag)
     assert {mark for mark in MARKS if mark[1].isupper()} >= {"$AIMessage", "$Send", "$Interrupt", "$DeltaSnapshot"}
-    assert len(MARKS) == len(Tag) + len({shape.ref for shape in SHAPES.values()})
+    assert len(MARKS) == len(Tag) + len({shape.ref for shape in KNOWN_CLASSES.values()})
 
 
 def test_a_model_with_many_fields_keeps_which_were_set() -> None:
@@ -302,7 +305,7 @@ def test_releases_of_a_well_known_class_are_told_apart_by_their_fields(subtests:
         with case(subtests, value):
             check(pack(value))
             for each in number:
-                check(encode((None, each, dict.fromkeys(SHAPES[each].names))))
+                check(encode((None, each, dict.fromkeys(KNOWN_CLASSES[each].names))))
 
 
 # The law ------------------------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ _leaves: dict[type, st.SearchStrategy[Any]] = {
     pathlib.PurePosixPath: st.builds(pathlib.PurePosixPath, _strings),
     pathlib.PureWindowsPath: st.builds(pathlib.PureWindowsPath, _strings),
     pathlib.PosixPath: st.builds(pathlib.Path, _strings),
-    pathlib.WindowsPath: st.builds(lambda text: Inert(Tag.PATH, encode(["windows", text])), st.text(max_size=8)),
+    pathlib.WindowsPath: st.builds(lambda text: OpaqueValue(Tag.PATH, encode(["windows", text])), st.text(max_size=8)),
     re.Pattern: st.builds(re.compile, _strings.map(re.escape) | st.binary(max_size=5).map(re.escape)),
     **{
         kind: st.ip_addresses(v=int(kind.__name__[3])).map(kind)  # type: ignore[arg-type]
@@ -354,7 +357,7 @@ _others = (
     | _floats
     | st.binary(max_size=80)
     | st.sampled_from([Color.BLUE, Perm.HUGE, Perm.R | Perm.W, int, dict, Money(3)])
-    | st.builds(Inert, st.sampled_from([0, 26, 47, 99, 127]), st.binary(max_size=9))
+    | st.builds(OpaqueValue, st.sampled_from([0, 26, 47, 99, 127]), st.binary(max_size=9))
 )
 _scalars = _others | st.one_of(*_leaves.values())
 _hashable = st.recursive(

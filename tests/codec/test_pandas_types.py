@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.extra import pandas as pdst
 
-from holdfast.codec import Codec, Inert, array_types
+from holdfast.codec import Codec, OpaqueValue, array_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
@@ -379,7 +379,7 @@ def forged(tag: Tag, *parts: Any) -> bytes:
     return ext(tag, codec.pack(list(parts)))
 
 
-UNKNOWN_ZONE = Inert(Tag.ZONEINFO, b"Nowhere/Atlantis")
+UNKNOWN_ZONE = OpaqueValue(Tag.ZONEINFO, b"Nowhere/Atlantis")
 
 
 NOT_AVAILABLE: list[Any] = [
@@ -388,7 +388,7 @@ NOT_AVAILABLE: list[Any] = [
     (Tag.EXTENSION_ARRAY, "periods", "NEWFREQ", np.zeros(1, "i8")),
     (Tag.PERIOD, "NEWFREQ", 1),
     (Tag.INDEX, "regular", None, np.zeros(1, "M8[ns]"), "NEWFREQ-DEC"),
-    (Tag.INTERVAL, Inert(Tag.TIMESTAMP, codec.pack([0, "ns", UNKNOWN_ZONE, 0])), 1, "left"),
+    (Tag.INTERVAL, OpaqueValue(Tag.TIMESTAMP, codec.pack([0, "ns", UNKNOWN_ZONE, 0])), 1, "left"),
 ]
 
 
@@ -397,7 +397,7 @@ def test_sound_values_that_need_what_is_not_here_stay_inert(subtests: pytest.Sub
         with case(subtests, parts):
             data = forged(*parts)
             back = codec.unpack(data)
-            assert type(back) is Inert
+            assert type(back) is OpaqueValue
             assert codec.pack(back) == data
 
 
@@ -409,7 +409,7 @@ def test_a_table_with_a_column_that_is_not_available_stays_inert_as_a_whole(monk
 
     monkeypatch.setattr(pd, "StringDtype", missing)
     back = codec.unpack(data)
-    assert type(back) is Inert
+    assert type(back) is OpaqueValue
     monkeypatch.undo()
     assert codec.pack(back) == data
 

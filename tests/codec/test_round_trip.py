@@ -31,7 +31,7 @@ from langchain_core.messages import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 
-from holdfast.codec import Codec, Inert
+from holdfast.codec import Codec, OpaqueValue
 from tests.codec import app
 from tests.codec.values import identical, values
 from tests.support.cases import case
@@ -286,11 +286,11 @@ def test_the_same_bytes_in_every_process(subtests: pytest.Subtests) -> None:
 
 _WITHOUT_THE_APPLICATION = """
 import sys
-from holdfast.codec import Codec, Inert
+from holdfast.codec import Codec, OpaqueValue
 codec = Codec()
 packed = sys.stdin.buffer.read()
 value = codec.unpack(packed)
-assert isinstance(value["plan"], Inert) and value["plan"].type_name == "tests.codec.app:Plan", value
+assert isinstance(value["plan"], OpaqueValue) and value["plan"].type_name == "tests.codec.app:Plan", value
 assert value["message"].type_name.endswith(":HumanMessage")
 assert not {"tests", "pydantic", "langchain_core", "attr"} & {name.partition(".")[0] for name in sys.modules}
 value["more"] = 1
@@ -317,11 +317,11 @@ def test_a_process_without_the_application_loses_nothing() -> None:
 
 def test_inert_values_are_values() -> None:
     inert = codec.unpack(b"\xd5\x7fab")
-    assert isinstance(inert, Inert)
+    assert isinstance(inert, OpaqueValue)
     assert repr(inert) == "<Inert unknown type 127, 2 bytes>"
-    assert inert == Inert(127, b"ab")
-    assert inert != Inert(127, b"ac")
-    assert len({inert, Inert(127, b"ab")}) == 1
+    assert inert == OpaqueValue(127, b"ab")
+    assert inert != OpaqueValue(127, b"ac")
+    assert len({inert, OpaqueValue(127, b"ab")}) == 1
     assert codec.pack({inert: [inert]}) == codec.pack(codec.unpack(codec.pack({inert: [inert]})))
     with pytest.raises(AttributeError):
         inert.tag = 1

@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.append import Saving
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_state
 from holdfast.engine.row_format import Line
@@ -58,10 +58,10 @@ class Clock:
 
 def store_on(backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 20, clock: Any = None) -> Store:
     """A store with settings that a user has no need of."""
-    ground = Ground(backend, Cache(cache_bytes), clock=clock or Clock(), fold_every=fold_every)
+    ground = EngineContext(backend, MemoryCache(cache_bytes), clock=clock or Clock(), fold_every=fold_every)
     return Store(Engine(ground), "")
 
 
-def saving(engine: Engine, line: Line, state: Mapping[str, Any], **more: Any) -> Saving:
+def saving(engine: Engine, line: Line, state: Mapping[str, Any], **more: Any) -> AppendRequest:
     """What the engine is given to save a state."""
-    return Saving(line, pack_state(engine.ground.codec, state), **more)
+    return AppendRequest(line, pack_state(engine.ground.codec, state), **more)

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import SPACES
+from holdfast.backends.tables import TABLES
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.large_pointers import parse_pointer
-from holdfast.engine.pending_writes import Write
-from holdfast.engine.rewrite.rewriter import Choice, Choose
-from holdfast.engine.row_format import Branch, Line, Point
+from holdfast.engine.pending_writes import PendingWriteRow
+from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
+from holdfast.engine.row_format import Branch, Line, StepRef
 from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -29,14 +29,14 @@ LARGE = "large " * 20_000
 
 def rows_of(on: Backend, line: Line = LINE) -> dict[str, list[Row]]:
     """All that is stored of a line, by the name of its space."""
-    found = run(on.read([Scan(space, tuple(line)) for space in SPACES]))
-    return {space.name: rows for space, rows in zip(SPACES, found, strict=True)}
+    found = run(on.read([Scan(space, tuple(line)) for space in TABLES]))
+    return {space.name: rows for space, rows in zip(TABLES, found, strict=True)}
 
 
 class Kept(NamedTuple):
     """A step as it must stay."""
 
-    point: Point
+    point: StepRef
     header: Any
     state: dict[str, Any]
     large: frozenset[bytes]
@@ -51,7 +51,7 @@ class Picture:
         rows = rows_of(engine.ground.backend, line)
         cold = store_on(engine.ground.backend, cache_bytes=0).engine.states
         self.branches = [Branch.of(row) for row in rows["branches"]]
-        points = [Point.of(row) for row in rows["steps"]]
+        points = [StepRef.of(row) for row in rows["steps"]]
         self.stubs = {point[:2] for point in points if point.pruned}
         self.steps: dict[tuple[int, int], Kept] = {}
         for point in points:
@@ -80,15 +80,15 @@ class Picture:
 def dropping(places: Iterable[tuple[int, int]]) -> Choose:
     chosen = frozenset(places)
 
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
-        return Choice(chosen & {point[:2] for point in points})
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
+        return RewritePlan(chosen & {point[:2] for point in points})
 
     return choose
 
 
 def dropping_ids(*ids: str) -> Choose:
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
-        return Choice(frozenset(point[:2] for point in points if point.id in ids))
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
+        return RewritePlan(frozenset(point[:2] for point in points if point.id in ids))
 
     return choose
 
@@ -112,7 +112,7 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
     needed = {place for kept in left for place in before.before(kept)} - left.keys()
     assert now.stubs == needed
     for row in rows["steps"]:
-        point = Point.of(row)
+        point = StepRef.of(row)
         assert point.pruned == (row.body == b"")
     # References, writes and large values of what is gone are gone, and no others.
     ids = {each.point.id for each in left.values()}
@@ -135,7 +135,7 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
             store.get("t", id)
     for branch, seq in dropped:
         with pytest.raises(NotFoundError):
-            run(store.engine.lines.find(LINE, Place(branch, seq)))
+            run(store.engine.lines.find(LINE, Position(branch, seq)))
     summary = store.thread("t")
     assert (summary.steps, summary.latest) == (len(left), max(ids, default=None))
     assert [(each.steps, each.bytes) for each in store.threads(prefix="t")] == [(summary.steps, summary.bytes)]
@@ -153,7 +153,7 @@ def decorate(store: Store, ids: list[str], chance: int) -> None:
             store.tag("t", "tag", id)
     chosen = [id for number, id in enumerate(ids) if (chance >> number) & 4] + ["not saved yet"]
     for id in chosen:
-        written = Write("path", "task", 0, "channel", store.engine.ground.codec.pack(id))
+        written = PendingWriteRow("path", "task", 0, "channel", store.engine.ground.codec.pack(id))
         run(store.engine.writes.put(LINE, id, [written]))
 
 

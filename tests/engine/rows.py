@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from holdfast.backends.interface import Backend, Put, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import CONVERSATIONS, READABLE, SPACES, STATE_VALUES, Json, Scalar
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.backends.tables import CONVERSATIONS, READABLE, STATE_VALUES, TABLES, JsonText, Scalar
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import Store
 from tests.engine.lines import Clock
@@ -22,7 +22,9 @@ def showing(
     backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 20, clock: Any = None, project: bool = True
 ) -> Store:
     """A store that writes readable rows."""
-    ground = Ground(backend, Cache(cache_bytes), clock=clock or Clock(), fold_every=fold_every, project=project)
+    ground = EngineContext(
+        backend, MemoryCache(cache_bytes), clock=clock or Clock(), fold_every=fold_every, project=project
+    )
     return Store(Engine(ground), "")
 
 
@@ -32,7 +34,7 @@ def rows_of(backend: Backend) -> Rows:
     return {
         space.name: {
             row.key[1:]: {
-                name: json.loads(str(value)) if kind is Json else value
+                name: json.loads(str(value)) if kind is JsonText else value
                 for (name, kind), value in zip(space.columns.items(), row.columns, strict=True)
             }
             for row in rows
@@ -43,8 +45,8 @@ def rows_of(backend: Backend) -> Rows:
 
 def made_again(backend: Backend, *, fold_every: int = 32) -> Rows:
     """The rows that are made from the log alone, in another store."""
-    log = [space for space in SPACES if space not in READABLE]
-    other = Memory()
+    log = [space for space in TABLES if space not in READABLE]
+    other = MemoryBackend()
     for space, rows in zip(log, run(backend.read([Scan(space, ()) for space in log])), strict=True):
         run(other.apply([Put(space, row) for row in rows]))
     engine = showing(other, fold_every=fold_every).engine

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from holdfast.backends.interface import Backend, Batch, Create, Put, Row
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, SPACES, STEPS
-from holdfast.engine.pending_writes import Write
+from holdfast.backends.tables import LINES, STEPS, TABLES
+from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
@@ -51,7 +51,7 @@ def copy(store: Store, names: Mapping[Line, Line] | None = None) -> None:
 def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
     """The copy has the same rows as the line, under its own name; and all of its states can be read."""
     one, other = rows_of(on, line), rows_of(on, to)
-    for space in SPACES[1:]:
+    for space in TABLES[1:]:
         assert [(row.key[2:], row.columns) for row in one[space.name]] == [
             (row.key[2:], row.columns) for row in other[space.name]
         ], space.name
@@ -160,7 +160,7 @@ def test_all_or_none(shared: Backend) -> None:
 
 def test_a_line_that_only_has_writes(shared: Backend) -> None:
     store = store_on(shared)
-    run(store.engine.writes.put(LINE, "1", [Write("", "task", 0, "c", b"\x01")]))
+    run(store.engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
     copy(store)
     check_copy(shared)
 
@@ -183,7 +183,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "compact": lambda store: store.compact("t"),
     "prune": lambda store: prune(store, dropping_ids("0", "4", "7")),
     "revise": lambda store: store.put("t", {"n": "revised"}, id="6"),
-    "write": lambda store: run(store.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")])),
+    "write": lambda store: run(store.engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")])),
 }
 
 
@@ -261,7 +261,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
 def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> None:
     shared, clock = fresh(), Clock()
     store = filled(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")]))
+    run(store.engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
     killed = Counter[str]()
     for lives in range(100):
         clock.now += 3600 * 10**9  # whoever was killed is taken for dead

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.context import FOLD_EVERY
 from tests.engine.lines import store_on
 
 
-def counted() -> Counting:
-    return Counting(run(Memory.open("memory://")))
+def counted() -> CountingBackend:
+    return CountingBackend(run(MemoryBackend.open("memory://")))
 
 
-def bytes_per_append(counting: Counting, steps: int, of: Any) -> float:
+def bytes_per_append(counting: CountingBackend, steps: int, of: Any) -> float:
     """The bytes that each of some appends writes, folds included."""
     counting.reset()
     for _ in range(steps):
@@ -30,7 +30,7 @@ def bytes_per_append(counting: Counting, steps: int, of: Any) -> float:
 class Chat:
     """A conversation whose last forty messages are its state, so that only the history grows."""
 
-    def __init__(self, counting: Counting) -> None:
+    def __init__(self, counting: CountingBackend) -> None:
         self.store = store_on(counting, cache_bytes=8 << 20)
         self.messages: list[str] = []
         self.count = 0
@@ -154,7 +154,7 @@ def test_a_fork_copies_nothing() -> None:
 
 @pytest.mark.parametrize("limit", [1 << 20, 8 << 20])
 def test_the_cache_keeps_to_its_bound(limit: int) -> None:
-    store = store_on(run(Memory.open("memory://")), cache_bytes=limit)
+    store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=limit)
     for number in range(60):
         store.put(f"chat {number}", {"messages": [random.Random(number).randbytes(900) for _ in range(200)]})
     store.engine.ground.cache.clear()

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
@@ -46,8 +46,8 @@ def small_store(folder: Path) -> tuple[bytes, Truth]:
     return path.read_bytes(), truth
 
 
-def opened(folder: Path) -> SQLite:
-    return run(SQLite.open(f"sqlite:///{folder}/store.db"))
+def opened(folder: Path) -> SQLiteBackend:
+    return run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
 
 
 def everything(folder: Path) -> Truth:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import HoldfastError, TransientError, UnavailableError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -68,7 +68,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) ->
         if saved is None:
             break  # the fault lay beyond the end of the run
         after_some += bool(saved)
-        store = store_on(run(SQLite.open(url)), fold_every=3)
+        store = store_on(run(SQLiteBackend.open(url)), fold_every=3)
         found = {each.id: store.get("t", each.id).state for each in store.log("t")}
         assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
         assert all(state == state_of(int(id)) for id, state in found.items())
@@ -81,7 +81,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) ->
 
 
 def _one_run(url: str, vfs: str) -> list[str] | None:
-    store = store_on(run(SQLite.open(url, vfs=vfs, exclusive=True)), fold_every=3)
+    store = store_on(run(SQLiteBackend.open(url, vfs=vfs, exclusive=True)), fold_every=3)
     saved, error = save_until_it_fails(store)
     if error is None:
         try:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.backends.interface import Backend, Delete, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import NODES, REFS, SPACES
+from holdfast.backends.tables import NODES, REFS, TABLES
 from holdfast.codec import Codec, Limits
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease
@@ -69,7 +69,7 @@ def test_children_with_large_items_are_rebased(shared: Backend) -> None:
 
 
 def test_what_could_not_be_read_is_not_written() -> None:
-    ground = Ground(run(Memory.open("memory://")), codec=Codec(limits=Limits(max_bytes=1 << 20)))
+    ground = EngineContext(run(MemoryBackend.open("memory://")), codec=Codec(limits=Limits(max_bytes=1 << 20)))
     store = Store(Engine(ground), "")
     store.put("t", {"n": 1})
     channels = {f"c{n}": ["x" * 60_000] * 8 for n in range(3)}
@@ -79,7 +79,7 @@ def test_what_could_not_be_read_is_not_written() -> None:
 
 
 def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
-    store = store_on(run(Memory.open("memory://")), cache_bytes=2 << 20)
+    store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=2 << 20)
     for n in range(20):
         for turn in range(10):
             store.put(f"t{n}", {"text": f"{turn}" * 60_000})
@@ -266,7 +266,7 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
         with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(ConflictError, NotFoundError):
             store.compact("t")
         assert len(other.threads()) == (not moment.came)
-        rows = run(backend.read([Scan(space, ("", "t")) for space in SPACES]))
+        rows = run(backend.read([Scan(space, ("", "t")) for space in TABLES]))
         assert any(rows) == (not moment.came)
 
     at_every_moment(scenario, at_least=4)
@@ -285,7 +285,7 @@ def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
     for n in range(8):
         store.put("t", {"list": list(range(n))})
     backend = InterferingBackend(shared)
-    cut = Store(Engine(Ground(backend, Cache(0), fold_every=2)), "")
+    cut = Store(Engine(EngineContext(backend, MemoryCache(0), fold_every=2)), "")
 
     def die() -> None:
         raise KeyboardInterrupt

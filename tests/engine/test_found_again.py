@@ -18,8 +18,8 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.sqlite import SQLite
-from holdfast.engine.context import Ground
+from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooDeepError
@@ -219,8 +219,8 @@ def test_a_fork_or_name_of_what_was_deleted_is_refused(fresh: Backends, use: Any
 
 
 def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
-    backend = InterferingBackend(run(SQLite.open(f"sqlite:///{tmp_path}/x.db")))
-    store = AsyncStore(Engine(Ground(backend)), "")
+    backend = InterferingBackend(run(SQLiteBackend.open(f"sqlite:///{tmp_path}/x.db")))
+    store = AsyncStore(Engine(EngineContext(backend)), "")
     cancelled = 0
 
     async def fill() -> None:
@@ -245,8 +245,8 @@ def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_copy_of_several_lines_leaves_no_lease(tmp_path: Path) -> None:
-    backend = InterferingBackend(run(SQLite.open(f"sqlite:///{tmp_path}/x.db")))
-    store = AsyncStore(Engine(Ground(backend)), "")
+    backend = InterferingBackend(run(SQLiteBackend.open(f"sqlite:///{tmp_path}/x.db")))
+    store = AsyncStore(Engine(EngineContext(backend)), "")
     numbers, cancelled = itertools.count(), 0
 
     async def go(moment: Moment) -> None:
@@ -372,9 +372,9 @@ def test_autosaves_that_are_set_up_wrongly() -> None:
             lambda: holdfast.EveryStep("3"),  # type: ignore[arg-type]
             lambda: holdfast.Interval(float("nan")),
             lambda: holdfast.OnEvent(["a"]),  # type: ignore[arg-type]
-            lambda: holdfast.Autosave(store, "t", {}),  # type: ignore[arg-type]
-            lambda: holdfast.Autosave(store, "t", dict, holdfast.EveryStep),  # type: ignore[arg-type]
-            lambda: holdfast.AsyncAutosave(store, "t", dict),  # type: ignore[arg-type]
+            lambda: holdfast.AutoCheckpointer(store, "t", {}),  # type: ignore[arg-type]
+            lambda: holdfast.AutoCheckpointer(store, "t", dict, holdfast.EveryStep),  # type: ignore[arg-type]
+            lambda: holdfast.AsyncAutoCheckpointer(store, "t", dict),  # type: ignore[arg-type]
         ):
             with pytest.raises(holdfast.ConfigError):
                 wrong()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
@@ -70,7 +70,9 @@ def recorded(synchronous: str) -> Log:
 
     def workload(folder: Path, recorder: Recorder) -> None:
         backend = run(
-            SQLite.open(f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous=synchronous)
+            SQLiteBackend.open(
+                f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous=synchronous
+            )
         )
         play(store_on(backend, fold_every=3, clock=Clock()), recorder.mark)
         run(backend.close())
@@ -94,7 +96,7 @@ def expected(labels: Labels) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]
 def verify(folder: Path, labels: Labels) -> None:
     """Open what is left as anybody would, and look at every checkpoint."""
     threads, under_way = expected(labels)
-    backend = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+    backend = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
     store = store_on(backend, fold_every=3)
     try:
         for thread in ("chat", "notes"):

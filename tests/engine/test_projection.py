@@ -20,11 +20,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 import holdfast
 from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError
 from holdfast.langgraph import HoldfastSaver
@@ -53,7 +53,7 @@ def test_rows_are_what_the_log_says(kind: str, script: list[tuple[str, Any]], fo
 @given(script=scripts(), bits=st.integers(0, (1 << 30) - 1))
 @settings(max_examples=20)
 def test_rows_follow_a_prune(script: list[tuple[str, Any]], bits: int) -> None:
-    on = Memory()
+    on = MemoryBackend()
     thread = Thread(showing(on, fold_every=3))
     for action, (state, chance) in script:
         perform(thread, action, state, chance)
@@ -69,7 +69,7 @@ def test_rows_follow_a_prune(script: list[tuple[str, Any]], bits: int) -> None:
 
 
 def test_messages_of_all_kinds_are_told_one_by_one() -> None:
-    on = Memory()
+    on = MemoryBackend()
     said: list[Any] = [
         SystemMessage("be brief"),
         HumanMessage("what is\0 it?", name="ann", id="1"),
@@ -105,7 +105,7 @@ def test_messages_of_all_kinds_are_told_one_by_one() -> None:
 
 
 def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
-    on = Memory()
+    on = MemoryBackend()
     deep: Any = ()
     for n in range(80):
         deep = (deep,) if n == 40 else [deep]
@@ -139,7 +139,7 @@ def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
 
 
 def test_a_large_value_is_left_out_until_it_is_set_anew() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     store.put("t", {"large": {str(n): "v" * 100 for n in range(1000)}, "small": {"a": 1}})
     assert rows_of(on)["state_values"]["t", "large"]["kind"] == "left out"
@@ -151,7 +151,7 @@ def test_a_large_value_is_left_out_until_it_is_set_anew() -> None:
 
 
 def test_a_large_message_is_told_in_part() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     store.put("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y")]})
     store.update("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y"), HumanMessage("z" * 100_000)]})
@@ -162,7 +162,7 @@ def test_a_large_message_is_told_in_part() -> None:
 
 
 def test_messages_that_are_too_many_for_a_batch_are_left_out() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     said = [HumanMessage(f"{n} {'x' * 50_000}") for n in range(200)]
     store.put("t", {"messages": said, "few": said[:3]})
@@ -195,8 +195,8 @@ class Watching(Wrapper):
 def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(how: str) -> None:
     costs = {}
     for length in (10, 5000):
-        watching = Watching(Memory())
-        counting = Counting(watching)
+        watching = Watching(MemoryBackend())
+        counting = CountingBackend(watching)
         store = showing(counting, cache_bytes=64 << 20)
         said: list[BaseMessage] = [HumanMessage(f"message {n}", id=str(n)) for n in range(length)]
         store.put("t", {"messages": said, "other": 1})
@@ -217,7 +217,7 @@ def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(
 
 
 def test_without_rows_nothing_is_written_or_read_for_them() -> None:
-    watching = Watching(Memory())
+    watching = Watching(MemoryBackend())
     store = showing(watching, project=False)
     store.put("t", {"messages": ["a"]}, metadata={"k": 1})
     store.put("t", {"messages": ["a", "b"]})
@@ -277,7 +277,7 @@ def backend_at(url: str) -> Backend:
 
 
 def test_rows_are_made_when_they_are_first_wanted() -> None:
-    on = Memory()
+    on = MemoryBackend()
     without = showing(on, project=False, fold_every=3)
     for n in range(20):
         without.put("t", {"messages": [HumanMessage(str(m)) for m in range(n)]}, metadata={"n": n})
@@ -289,7 +289,7 @@ def test_rows_are_made_when_they_are_first_wanted() -> None:
 
 
 def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store, without = showing(on), showing(on, project=False)
     store.put("t", {"messages": ["a"]})
     without.put("t", {"messages": ["a", "b"]})
@@ -300,7 +300,7 @@ def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
 def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> None:
     costs = {}
     for length in (10, 500):
-        counting = Counting(Memory())
+        counting = CountingBackend(MemoryBackend())
         store, without = showing(counting), showing(counting.inner, project=False)
         for n in range(length):
             store.put("t", {"messages": ["a"], "n": n})
@@ -315,7 +315,7 @@ def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> Non
 
 @pytest.mark.parametrize("many", [1, 50])
 def test_checkpoints_that_lack_rows_are_found_wherever_they_are(many: int) -> None:
-    on = Memory()
+    on = MemoryBackend()
     store, without = showing(on), showing(on, project=False)
     store.put("t", {"n": 1}, id="1", metadata={"n": 1})
     aside = "1"
@@ -338,7 +338,7 @@ def damage(on: Backend, thread: str, number: int) -> None:
 
 
 def test_what_was_damaged_long_ago_is_told_in_part() -> None:
-    on = Memory()
+    on = MemoryBackend()
     without = showing(on, project=False, fold_every=2)
     for n in range(6):
         without.put("t", {"n": n}, metadata={"n": n})
@@ -353,7 +353,7 @@ def test_what_was_damaged_long_ago_is_told_in_part() -> None:
 
 
 def test_a_damaged_thread_can_be_saved_to_and_is_shown_when_it_is_whole() -> None:
-    on = Memory()
+    on = MemoryBackend()
     without = showing(on, project=False, fold_every=2)
     for n in range(5):
         without.put("t", {"n": n}, id=str(n))
@@ -368,7 +368,7 @@ def test_a_damaged_thread_can_be_saved_to_and_is_shown_when_it_is_whole() -> Non
 
 
 def test_a_transaction_of_many_steps_is_shown_whole() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     store.put("t", {"messages": [HumanMessage(str(n)) for n in range(50)]})
     with store.transaction() as together:
@@ -384,7 +384,7 @@ def test_a_transaction_of_many_steps_is_shown_whole() -> None:
 
 
 def test_rows_go_with_their_thread() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     for thread in ("t", "u"):
         store.put(thread, {"messages": ["a"], "n": 1}, metadata={"k": 1})
@@ -395,7 +395,7 @@ def test_rows_go_with_their_thread() -> None:
 
 
 def test_rows_come_with_a_copy() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     store.put("t", {"messages": ["a"], "n": 1}, metadata={"k": 1})
     run(store.engine.copier.copy({Line("", "t"): Line("", "copy")}))
@@ -404,7 +404,7 @@ def test_rows_come_with_a_copy() -> None:
 
 
 def test_a_prune_by_one_who_makes_no_rows_takes_them_along() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     ids = [store.put("t", {"messages": [f"secret {n}"]}, metadata={"n": n}).id for n in range(4)]
     prune(showing(on, project=False), dropping_ids(*ids[2:]))
@@ -419,7 +419,7 @@ def test_a_prune_by_one_who_makes_no_rows_takes_them_along() -> None:
 
 
 def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
-    on = Memory()
+    on = MemoryBackend()
     without, store = showing(on, project=False), showing(on)
     for n in range(5):
         without.put(f"t{n}", {"messages": ["a"]})
@@ -441,7 +441,7 @@ def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
 
 
 def test_damaged_rows_are_made_anew() -> None:
-    on = Memory()
+    on = MemoryBackend()
     store = showing(on)
     store.put("t", {"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
     store.put("t", {"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
@@ -456,12 +456,12 @@ def test_damaged_rows_are_made_anew() -> None:
 
 
 def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capabilities(self: Memory) -> Capabilities:
+    def capabilities(self: MemoryBackend) -> Capabilities:
         return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, projected=True)
 
     assert not holdfast.open("memory://").engine.projector.on
     assert holdfast.open("memory://", project=True).engine.projector.on
-    monkeypatch.setattr(Memory, "capabilities", property(capabilities))
+    monkeypatch.setattr(MemoryBackend, "capabilities", property(capabilities))
     assert holdfast.open("memory://").engine.projector.on
     assert not holdfast.open("memory://", project=False).engine.projector.on
     with pytest.raises(ConfigError, match="project is True or False"):

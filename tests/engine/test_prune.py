@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from holdfast.backends.interface import Backend, Batch, Put
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import LINES, OBJECTS, REFS, STEPS, WRITES
-from holdfast.engine.pending_writes import Write, write_row
-from holdfast.engine.rewrite.rewriter import Choice
-from holdfast.engine.row_format import Branch, Line, Point
+from holdfast.engine.pending_writes import PendingWriteRow, write_row
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import Branch, Line, StepRef
 from holdfast.errors import ConflictError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -98,7 +98,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
     store = filled(shared)
     prune(store, dropping_ids("6", "7", "81"))
-    assert [Point.of(row).pruned for row in rows_of(shared)["steps"]] == [False] * 7
+    assert [StepRef.of(row).pruned for row in rows_of(shared)["steps"]] == [False] * 7
     assert store.put("t", {"n": "new"}, id="9", parent="5").branch == 0
     assert store.put("t", {"side": "new"}, id="91", branch="side").step == 5
     assert store.thread("t").steps == 9
@@ -107,7 +107,7 @@ def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
 def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     store = filled(shared)
     prune(store, dropping_ids("0", "3", "4", "5", "6", "7", "80"))
-    stubs = [point[:2] for point in map(Point.of, rows_of(shared)["steps"]) if point.pruned]
+    stubs = [point[:2] for point in map(StepRef.of, rows_of(shared)["steps"]) if point.pruned]
     assert stubs == [(0, 0), (0, 3), (1, 0)]
     assert store.get("t", "81").parent is None
     assert store.get("t", "81").state == {"side": 2}
@@ -119,7 +119,7 @@ def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     with pytest.raises(NotFoundError, match="no checkpoint with number 4"):
         store.get("t", step=4)
     prune(store, dropping_ids("81"))
-    assert [Point.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
+    assert [StepRef.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
     assert [each.name for each in store.branches("t")] == ["main"]
 
 
@@ -172,8 +172,8 @@ def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Bac
     store = filled(shared)
     packed = store.engine.ground.codec.pack("carried")
 
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
-        return Choice(frozenset(), [Put(WRITES, write_row(LINE, "5", Write("", "t", 0, "c", packed)))])
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
+        return RewritePlan(frozenset(), [Put(WRITES, write_row(LINE, "5", PendingWriteRow("", "t", 0, "c", packed)))])
 
     prune(store, choose)
     assert [each.packed for each in run(store.engine.writes.of(LINE, "5"))] == [packed]
@@ -329,7 +329,7 @@ def test_power_cuts(tmp_path: Path) -> None:
 
     def workload(folder: Path, recorder: Recorder) -> None:
         url = f"sqlite:///{folder}/store.db"
-        opened = run(SQLite.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
         states.update({each.id: store.get("t", each.id).state for each in store.log("t")})
         recorder.mark("filled")
@@ -342,7 +342,7 @@ def test_power_cuts(tmp_path: Path) -> None:
     def verify(folder: Path, labels: Labels) -> None:
         if not labels:
             return
-        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
         try:
             found = {each.id: store.get("t", each.id).state for each in store.log("t")}

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 from holdfast.codec import default_codec, msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Set
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state
-from holdfast.engine.text_index.extract import Around, Text, edited_items, edited_texts, replaced, role_of, texts
-from holdfast.engine.text_index.tokenize import LONGEST, Finder, fold, in_order, needed, words_of
+from holdfast.engine.text_index.extract import (
+    ChannelsAroundEdit,
+    ExtractedText,
+    edited_items,
+    edited_texts,
+    replaced,
+    role_of,
+    texts,
+)
+from holdfast.engine.text_index.tokenize import LONGEST, TextFinder, fold, in_order, needed, words_of
 from holdfast.errors import CorruptError
 from holdfast.history.paths import path_text
 from tests.codec.values import values
@@ -25,8 +33,8 @@ def nothing_large(pointer: bytes) -> bytes:
     raise AssertionError(pointer)
 
 
-def of(value: bytes) -> list[Text]:
-    return list(texts(EditMap(put=((KEY, Set(value)),)), Around(), nothing_large))
+def of(value: bytes) -> list[ExtractedText]:
+    return list(texts(EditMap(put=((KEY, Set(value)),)), ChannelsAroundEdit(), nothing_large))
 
 
 def packed(value: Any) -> bytes:
@@ -37,7 +45,11 @@ def between(old: dict[str, Any], new: dict[str, Any], *, exact: bool = True) -> 
     """What differs from one state to another."""
     before, after = pack_state(default_codec, old), pack_state(default_codec, new)
     edit = diff_maps(before, after)
-    known = Around(before, after) if exact else Around({}, {key: after[key] for key in edited_texts(edit)})
+    known = (
+        ChannelsAroundEdit(before, after)
+        if exact
+        else ChannelsAroundEdit({}, {key: after[key] for key in edited_texts(edit)})
+    )
     return [(path_text(each.path), each.text) for each in texts(edit, known, nothing_large)]
 
 
@@ -86,18 +98,18 @@ def test_edits_of_bytes_bring_no_text() -> None:
 
 def test_items_whose_lists_are_not_known_are_looked_at_all_the_same() -> None:
     change = EditMap(put=((pack_name("a"), Set(packed("needle"))),))
-    edit = EditMap(put=((KEY, EditList((Keep(0, 3), Change(5, change)))),))
+    edit = EditMap(put=((KEY, EditList((KeepRun(0, 3), ChangeItem(5, change)))),))
     assert edited_items(edit) == [KEY]
-    (found,) = texts(edit, Around(), nothing_large)
+    (found,) = texts(edit, ChannelsAroundEdit(), nothing_large)
     assert (found.path, found.role) == (("c", 3, "a"), "")
     short: PackedMap = {KEY: []}
-    (found,) = texts(edit, Around(short, short), nothing_large)
+    (found,) = texts(edit, ChannelsAroundEdit(short, short), nothing_large)
     assert found.path == ("c", 3, "a")
 
 
 def test_a_text_edit_without_its_text_brings_nothing() -> None:
-    edit = EditMap(put=((KEY, EditText((Keep(0, 3), b"new"))),))
-    assert list(texts(edit, Around(), nothing_large)) == []
+    edit = EditMap(put=((KEY, EditText((KeepRun(0, 3), b"new"))),))
+    assert list(texts(edit, ChannelsAroundEdit(), nothing_large)) == []
 
 
 def test_what_is_replaced_and_what_is_known_of_it() -> None:
@@ -113,10 +125,10 @@ def test_large_values_are_loaded() -> None:
     large = packed("needle " * 20_000)
     pointer = b"\xc1\xc1" + bytes(40)
     edit = EditMap(put=((KEY, EditList(((pointer,),))),))
-    (found,) = texts(edit, Around(), lambda _: large)
+    (found,) = texts(edit, ChannelsAroundEdit(), lambda _: large)
     assert found.text.startswith("needle")
-    more = EditMap(put=((KEY, EditText((Keep(0, 7), b"x"))),))
-    (found,) = texts(more, Around(after={KEY: pointer}), lambda _: packed("needle x"))
+    more = EditMap(put=((KEY, EditText((KeepRun(0, 7), b"x"))),))
+    (found,) = texts(more, ChannelsAroundEdit(after={KEY: pointer}), lambda _: packed("needle x"))
     assert (found.text, found.fresh) == ("needle x", ((7, 8),))
 
 
@@ -140,7 +152,7 @@ def test_words_of_texts_are_those_of_each(found: list[str]) -> None:
 @given(st.text(max_size=20), st.text(max_size=8).filter(str.strip), st.text(max_size=20), st.booleans())
 def test_whatever_is_found_has_the_words_that_are_needed(before: str, text: str, after: str, prefix: bool) -> None:
     whole = before + text + after
-    if any(Finder(text, prefix=prefix).spans(fold(whole).text)):
+    if any(TextFinder(text, prefix=prefix).spans(fold(whole).text)):
         words, prefixes = needed(text, prefix=prefix)
         there = words_of([whole])
         assert there.issuperset(words)
@@ -158,6 +170,6 @@ def test_spans_are_places_in_what_is_shown(text: str, data: st.DataObject) -> No
 
 
 def test_hits_that_overlap_what_is_no_hit() -> None:
-    assert list(Finder("a a").spans("ba a a")) == [(3, 6)]
-    assert list(Finder("an").spans("banana an")) == [(7, 9)]
-    assert list(Finder("日本").spans("日本日本語")) == [(0, 2), (2, 4)]
+    assert list(TextFinder("a a").spans("ba a a")) == [(3, 6)]
+    assert list(TextFinder("an").spans("banana an")) == [(7, 9)]
+    assert list(TextFinder("日本").spans("日本日本語")) == [(0, 2), (2, 4)]

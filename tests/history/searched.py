@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast import Store
-from holdfast.history.query import And, Everything, Field, Not, Or, Query, Said, walk
+from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, TextTerm, walk
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Told:
     texts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def brings(text: str, said: Said) -> bool:
+def brings(text: str, said: TextTerm) -> bool:
     """Whether a text has another one in it, character by character."""
     where, what = folded(text), folded(said.text)
     parts = what.split()
@@ -65,14 +65,14 @@ def inside_word(text: str, place: int, edge: str, *, before: bool) -> bool:
 def naive(query: Query, told: Told, where: tuple[tuple[Field, bool], ...] = ()) -> bool:
     """Whether a checkpoint matches."""
     match query:
-        case Everything():
+        case MatchAll():
             return True
         case Not(inner):
             return not naive(inner, told, where)
         case Or(inner):
             return any(naive(each, told, where) for each in inner)
         case And(inner):
-            text = any(isinstance(each, Said) for each in walk(query))
+            text = any(isinstance(each, TextTerm) for each in walk(query))
             plain = [each for each in inner if isinstance(each, Field) and each.name in ("role", "channel")]
             negated = [
                 each.query
@@ -82,7 +82,7 @@ def naive(query: Query, told: Told, where: tuple[tuple[Field, bool], ...] = ()) 
             where = (*where, *((each, True) for each in plain), *((each, False) for each in negated))
             left = [each for each in inner if not (text and isinstance(each, Not) and each.query in negated)]
             return all(naive(each, told, where) for each in left)
-        case Said():
+        case TextTerm():
             return any(
                 brings(text, query)
                 for channel, role, text in told.texts

@@ -9,9 +9,9 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.paths import parse_path, path_text
 from holdfast.store.store import Store
@@ -169,9 +169,9 @@ def test_wrong_places(store: holdfast.Store, path: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def long_line() -> Counting:
+def long_line() -> CountingBackend:
     """A thread of 1,000 steps with a message each, and an edited message in the last."""
-    counting = Counting(run(Memory.open("memory://")))
+    counting = CountingBackend(run(MemoryBackend.open("memory://")))
     store = store_on(counting, cache_bytes=64 << 20)
     messages: list[HumanMessage] = []
     memory: dict[str, Any] = {f"key {number}": "value " * 10 for number in range(1000)}
@@ -186,12 +186,12 @@ def long_line() -> Counting:
     return counting
 
 
-def cold(counting: Counting) -> Store:
+def cold(counting: CountingBackend) -> Store:
     counting.reset()
     return store_on(counting, cache_bytes=64 << 20)
 
 
-def test_neighbours_are_compared_without_reading_what_they_share(long_line: Counting) -> None:
+def test_neighbours_are_compared_without_reading_what_they_share(long_line: CountingBackend) -> None:
     for a, b in ((None, "HEAD"), ("#500", "#501"), ("#320", "#321")):
         diff = cold(long_line).diff("t", a, b)
         assert 1 <= len(diff) <= 4
@@ -200,13 +200,13 @@ def test_neighbours_are_compared_without_reading_what_they_share(long_line: Coun
         assert long_line.reads <= 30
 
 
-def test_states_that_differ_in_one_message_and_in_many_steps(long_line: Counting) -> None:
+def test_states_that_differ_in_one_message_and_in_many_steps(long_line: CountingBackend) -> None:
     diff = cold(long_line).diff("t", "#600", "#631")
     assert str(diff.summary[0]) == "messages: +31"
     assert long_line.rows_read["nodes"] <= 30
 
 
-def test_a_given_state_is_compared_by_digests(long_line: Counting) -> None:
+def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> None:
     state = cold(long_line).get("t").state
     state["messages"][5] = HumanMessage("other", id="m5")
     diff = cold(long_line).diff("t", state=state)
@@ -214,7 +214,7 @@ def test_a_given_state_is_compared_by_digests(long_line: Counting) -> None:
     assert long_line.rows_read["nodes"] <= 24 + 20, "indexes, one segment, and the dict, which has no digests"
 
 
-def test_two_threads_are_compared_by_digests(long_line: Counting) -> None:
+def test_two_threads_are_compared_by_digests(long_line: CountingBackend) -> None:
     cold(long_line).get("t", at="#999")
     whole = long_line.rows_read["nodes"]
     diff = cold(long_line).diff("t", "#999", other="copy")
@@ -222,7 +222,7 @@ def test_two_threads_are_compared_by_digests(long_line: Counting) -> None:
     assert long_line.rows_read["nodes"] <= whole - 12, "of sixteen segments, three were read"
 
 
-def test_blame_reads_one_path(long_line: Counting) -> None:
+def test_blame_reads_one_path(long_line: CountingBackend) -> None:
     for path, step in (("messages[700]", 700), ("messages[300]", 1000), ('memory["key 7"]', 990), ("messages[0]", 0)):
         (origin,) = cold(long_line).blame("t", path)
         assert origin.writer.step == step
@@ -230,7 +230,7 @@ def test_blame_reads_one_path(long_line: Counting) -> None:
         assert long_line.rows_read["steps"] <= 160
 
 
-def test_history_skips_what_did_not_change_the_place(long_line: Counting) -> None:
+def test_history_skips_what_did_not_change_the_place(long_line: CountingBackend) -> None:
     found = cold(long_line).history("t", "messages[300]")
     assert [each.writer.step for each in found] == [1000, 300]
     assert long_line.rows_read["steps"] <= 250
@@ -312,7 +312,7 @@ def test_a_dict_that_is_written_again_at_every_step(store: holdfast.Store) -> No
 
 
 def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
-    counting = Counting(run(Memory.open("memory://")))
+    counting = CountingBackend(run(MemoryBackend.open("memory://")))
     store = store_on(counting)
     for number in range(500):
         store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
 from holdfast.store.store import Store
@@ -22,7 +22,7 @@ ABSENT = object()
 
 
 def new_store(fold_every: int) -> Store:
-    return store_on(run(Memory.open("memory://")), fold_every=fold_every)
+    return store_on(run(MemoryBackend.open("memory://")), fold_every=fold_every)
 
 
 def conversation(seed: int, steps: int, size: int) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.codec import Codec, Inert
-from holdfast.engine.model.json_diff import Large
+from holdfast.codec import Codec, OpaqueValue
+from holdfast.engine.model.json_diff import UnloadedValue
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
@@ -176,7 +176,7 @@ def test_classes_that_are_not_loaded_stay_inert() -> None:
     with holdfast.open("memory://", codec=codec) as store:
         diff = compare(store, {"x": [Task("a", False)]}, {"x": [Task("a", False), Task("b", True)]})
         (change,) = diff
-        assert isinstance(change.new, Inert)
+        assert isinstance(change.new, OpaqueValue)
         assert '{"name": "b", "done": true}' in diff.text()
         assert compare(store, {"x": Task("a", False)}, {"x": Task("b", False)}).changes[0].where == "x.name"
 
@@ -251,7 +251,7 @@ def test_large_values_are_fetched_when_asked_for(store: holdfast.Store) -> None:
     text = "word " * 50_000
     diff = compare(store, {"t": text, "same": "s" * 200_000}, {"t": text + "more", "same": "s" * 200_000})
     (change,) = diff
-    assert isinstance(change.old, Large)
+    assert isinstance(change.old, UnloadedValue)
     assert change.old.bytes > 250_000
     assert "<2500" in diff.text()
     with pytest.raises(InvalidError, match="large=True"):
@@ -329,7 +329,7 @@ def test_after_the_thread_was_compacted(store: holdfast.Store) -> None:
 
 
 def test_while_another_process_rewrites_the_thread() -> None:
-    backend = run(Memory.open("memory://"))
+    backend = run(MemoryBackend.open("memory://"))
     mine, other = store_on(backend), store_on(backend)
     messages: list[HumanMessage] = []
     for number in range(100):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
 from holdfast.history.diff_result import Diff
@@ -46,7 +46,7 @@ def check(diff: Diff, old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def new_store(fold_every: int = 3) -> Store:
-    return store_on(run(Memory.open("memory://")), fold_every=fold_every)
+    return store_on(run(MemoryBackend.open("memory://")), fold_every=fold_every)
 
 
 @given(histories(), st.integers(1, 4), st.data())

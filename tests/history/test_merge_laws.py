@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError
 from holdfast.history.ancestry import Ancestry
 from holdfast.store.store import Store
@@ -87,7 +87,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.now = 1
-        self.store = Store(Engine(Ground(Memory(), Cache(1 << 20), clock=self._clock)), "")
+        self.store = Store(Engine(EngineContext(MemoryBackend(), MemoryCache(1 << 20), clock=self._clock)), "")
         self.line = self.store._line("t")
         self.parents: dict[str, list[str]] = {}
         self.heads: dict[str, str] = {}
@@ -135,7 +135,7 @@ class Graph:
         shared = self.before(one) & self.before(other)
         return {id for id in shared if not any(id in self.before(each) for each in shared - {id})}
 
-    def point(self, id: str) -> Point:
+    def point(self, id: str) -> StepRef:
         return run(self.store.engine.lines.find(self.line, id))
 
 

@@ -13,9 +13,9 @@ import pytest
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.rewrite.rewriter import Choice
+from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.history.merge import LEAVE, Clash
+from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.store.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
@@ -116,15 +116,15 @@ def test_the_union_of_lists(store: Store) -> None:
 
 def test_a_function_settles(store: Store) -> None:
     both(store, {"n": 1, ("facts", "a"): 5, "plan": ["a"]}, {"n": 2, ("facts", "a"): 6, "plan": ["b"]})
-    seen: list[Clash] = []
+    seen: list[MergeConflict] = []
 
-    def settle(clash: Clash) -> Any:
+    def settle(clash: MergeConflict) -> Any:
         seen.append(clash)
         if clash.path == ("n",):
             return clash.ours + clash.theirs
         if clash.where == "facts.a":
             return MISSING
-        return LEAVE
+        return UNRESOLVED
 
     with pytest.raises(ConflictError) as refused:
         store.merge("t", "draft", "main", resolve=settle)
@@ -142,7 +142,7 @@ def test_ways_to_settle_by_path(store: Store) -> None:
         store.merge("t", "draft", "main", resolve={"n": "mine"})
 
 
-def max_of(clash: Clash) -> Any:
+def max_of(clash: MergeConflict) -> Any:
     return max(clash.ours, clash.theirs)
 
 
@@ -254,9 +254,9 @@ def test_criss_cross(store: Store) -> None:
 def drop(store: Store, *ids: str) -> None:
     """Prune some checkpoints."""
 
-    async def choose(points: Any, branches: Any) -> Choice:
+    async def choose(points: Any, branches: Any) -> RewritePlan:
         del branches
-        return Choice(frozenset(point[:2] for point in points if point.id in ids))
+        return RewritePlan(frozenset(point[:2] for point in points if point.id in ids))
 
     run(store.engine.rewriter.rewrite(store._line("t"), choose))
 
@@ -314,12 +314,12 @@ def test_what_settles_clashes_is_checked(store: Store) -> None:
 
 
 def test_histories_with_nothing_in_common(store: Store) -> None:
-    from holdfast.engine.append import Saving
+    from holdfast.engine.append import AppendRequest
     from holdfast.engine.lines import ROOT
     from holdfast.engine.model.packed_state import pack_state
 
     packed = pack_state(store.engine.ground.codec, {"own": 1, "n": 0})
-    run(store.engine.appender.append(Saving(store._line("t"), packed, parent=ROOT, id="root", opens="root")))
+    run(store.engine.appender.append(AppendRequest(store._line("t"), packed, parent=ROOT, id="root", opens="root")))
     merged = store.merge("t", "root", "main")
     assert merged.metadata["base"] is None
     assert store.get("t").state == {**BASE, "own": 1}

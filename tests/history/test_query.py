@@ -10,12 +10,12 @@ from holdfast.engine.types import to_time
 from holdfast.errors import InvalidError
 from holdfast.history.query import (
     And,
-    Everything,
     Field,
+    MatchAll,
     Not,
     Or,
     Query,
-    Said,
+    TextTerm,
     either,
     every,
     parse,
@@ -54,8 +54,8 @@ def fields() -> st.SearchStrategy[Query]:
     return st.one_of(texts, numbers, ranges, sizes, times, meta)
 
 
-def said(text: str, prefix: bool) -> Said:
-    return Said(text, prefix and not text[-1].isspace())
+def said(text: str, prefix: bool) -> TextTerm:
+    return TextTerm(text, prefix and not text[-1].isspace())
 
 
 QUERIES: st.SearchStrategy[Query] = st.recursive(
@@ -70,14 +70,14 @@ QUERIES: st.SearchStrategy[Query] = st.recursive(
 
 
 @given(QUERIES)
-@example(Said("meta.x"))
-@example(Said("OR"))
-@example(Said(":"))
-@example(Said("-x"))
-@example(Said('a "quote" \\ and\\" more'))
+@example(TextTerm("meta.x"))
+@example(TextTerm("OR"))
+@example(TextTerm(":"))
+@example(TextTerm("-x"))
+@example(TextTerm('a "quote" \\ and\\" more'))
 @example(Field("meta", ">", "=5", ("a.b", "")))
-@example(Not(Not(Said("x", prefix=True))))
-@example(Or((And((Said("a"), Said("b"))), Said("c"))))
+@example(Not(Not(TextTerm("x", prefix=True))))
+@example(Or((And((TextTerm("a"), TextTerm("b"))), TextTerm("c"))))
 def test_printed_and_read_again_it_is_the_same(query: Query) -> None:
     assert parse(str(query), NOW) == query
 
@@ -97,27 +97,27 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 READ: list[tuple[str, Query]] = [
-    ("", Everything()),
-    ("  ", Everything()),
-    ("refund", Said("refund")),
-    ("ref*", Said("ref", prefix=True)),
-    ('"exact phrase"', Said("exact phrase")),
-    ('"exact phr"*', Said("exact phr", prefix=True)),
-    ("a b", And((Said("a"), Said("b")))),
-    ("a AND b", And((Said("a"), Said("b")))),
-    ("a b OR c", Or((And((Said("a"), Said("b"))), Said("c")))),
-    ("a (b OR c)", And((Said("a"), Or((Said("b"), Said("c")))))),
-    ("-a", Not(Said("a"))),
-    ("NOT a", Not(Said("a"))),
-    ("-(a b)", Not(And((Said("a"), Said("b"))))),
-    ("(a (b c))", And((Said("a"), Said("b"), Said("c")))),
-    ("foo-bar C++ 3.14 what!", And((Said("foo-bar"), Said("C++"), Said("3.14"), Said("what!")))),
+    ("", MatchAll()),
+    ("  ", MatchAll()),
+    ("refund", TextTerm("refund")),
+    ("ref*", TextTerm("ref", prefix=True)),
+    ('"exact phrase"', TextTerm("exact phrase")),
+    ('"exact phr"*', TextTerm("exact phr", prefix=True)),
+    ("a b", And((TextTerm("a"), TextTerm("b")))),
+    ("a AND b", And((TextTerm("a"), TextTerm("b")))),
+    ("a b OR c", Or((And((TextTerm("a"), TextTerm("b"))), TextTerm("c")))),
+    ("a (b OR c)", And((TextTerm("a"), Or((TextTerm("b"), TextTerm("c")))))),
+    ("-a", Not(TextTerm("a"))),
+    ("NOT a", Not(TextTerm("a"))),
+    ("-(a b)", Not(And((TextTerm("a"), TextTerm("b"))))),
+    ("(a (b c))", And((TextTerm("a"), TextTerm("b"), TextTerm("c")))),
+    ("foo-bar C++ 3.14 what!", And((TextTerm("foo-bar"), TextTerm("C++"), TextTerm("3.14"), TextTerm("what!")))),
     ("tag:release", Field("tag", ":", "release")),
     ("step:>=10", Field("step", ">=", "10")),
     ('meta."a.b".c=1', Field("meta", "=", "1", ("a.b", "c"))),
     ('name:"my name"', Field("name", ":", "my name")),
-    ("or and not", And((Said("or"), Said("and"), Said("not")))),
-    ("ORder", Said("ORder")),
+    ("or and not", And((TextTerm("or"), TextTerm("and"), TextTerm("not")))),
+    ("ORder", TextTerm("ORder")),
 ]
 
 

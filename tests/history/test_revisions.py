@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.interface import Delete, Put, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.branch_graph import Layout, Place
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Branch
 from holdfast.engine.types import to_time
@@ -50,7 +50,7 @@ def clock() -> Clock:
 def store(clock: Clock) -> Iterator[Store]:
     """Main with ten checkpoints, `draft` from the sixth with three, `twig` from draft's second with two, all by hour;
     the fourth of main has a name."""
-    store = Store(Engine(Ground(Memory(), Cache(1 << 20), clock=clock)), "")
+    store = Store(Engine(EngineContext(MemoryBackend(), MemoryCache(1 << 20), clock=clock)), "")
     for n in range(10):
         store.put("t", {"n": n}, id=f"{n}abc-{n}")
     store.fork("t", "5abc-5", branch="draft")
@@ -190,10 +190,10 @@ def test_pruned(store: Store) -> None:
     gone = {"2abc-2", "draft-1", "5abc-5"}
 
     async def choose(points: Any, branches: Any) -> Any:
-        from holdfast.engine.rewrite.rewriter import Choice
+        from holdfast.engine.rewrite.rewriter import RewritePlan
 
         del branches
-        return Choice(frozenset(point[:2] for point in points if point.id in gone))
+        return RewritePlan(frozenset(point[:2] for point in points if point.id in gone))
 
     line = store._line("t")
     run(store.engine.rewriter.rewrite(line, choose))
@@ -222,7 +222,7 @@ def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
 
 
 def test_few_rows_are_read_however_long_the_line() -> None:
-    class Watched(Counting):
+    class Watched(CountingBackend):
         rows = 0
 
         async def read(self, queries: Any) -> list[list[Row]]:
@@ -230,8 +230,8 @@ def test_few_rows_are_read_however_long_the_line() -> None:
             self.rows += sum(map(len, found))
             return found
 
-    backend = Watched(Memory())
-    store = Store(Engine(Ground(backend, Cache(1 << 20))), "")
+    backend = Watched(MemoryBackend())
+    store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), "")
     ids = [store.put("t", {"n": n}).id for n in range(1000)]
     store.fork("t", branch="late")
     for text in ("HEAD~999", "#3", "late#4", ids[500], f"{ids[500]}~400", "@{now}", "late@{now}"):
@@ -255,11 +255,11 @@ def layouts(draw: st.DrawFn) -> tuple[list[Branch], list[int]]:
     return branches, lengths
 
 
-def way(branches: list[Branch], place: Place) -> list[Place]:
+def way(branches: list[Branch], place: Position) -> list[Position]:
     """A place and all before it, the first first."""
-    starts = {each.branch: Place(each.base_branch, each.base_length - 1) for each in branches}
-    steps = [Place(place.branch, seq) for seq in range(place.seq + 1)]
-    base = starts.get(place.branch, Place(0, -1))
+    starts = {each.branch: Position(each.base_branch, each.base_length - 1) for each in branches}
+    steps = [Position(place.branch, seq) for seq in range(place.seq + 1)]
+    base = starts.get(place.branch, Position(0, -1))
     return (way(branches, base) if base.seq >= 0 else []) + steps
 
 
@@ -267,8 +267,8 @@ def way(branches: list[Branch], place: Place) -> list[Place]:
 @given(layouts(), st.data())
 def test_layouts(found: tuple[list[Branch], list[int]], data: st.DataObject) -> None:
     branches, lengths = found
-    layout = Layout(branches)
-    places = [Place(branch, seq) for branch, length in enumerate(lengths) for seq in range(length)]
+    layout = BranchGraph(branches)
+    places = [Position(branch, seq) for branch, length in enumerate(lengths) for seq in range(length)]
     if not places:
         return
     one, other = data.draw(st.sampled_from(places)), data.draw(st.sampled_from(places))
@@ -280,13 +280,13 @@ def test_layouts(found: tuple[list[Branch], list[int]], data: st.DataObject) -> 
 
 
 def test_a_thousand_branches_upon_each_other() -> None:
-    layout = Layout(Branch(n, n - 1, 1, 0, "") for n in range(1, 3000))
-    assert layout.depth(Place(2999, 0)) == 2999
-    assert layout.along(2999, 7) == Place(7, 0)
+    layout = BranchGraph(Branch(n, n - 1, 1, 0, "") for n in range(1, 3000))
+    assert layout.depth(Position(2999, 0)) == 2999
+    assert layout.along(2999, 7) == Position(7, 0)
 
 
 @pytest.mark.parametrize("base", [1, 2])
 def test_branches_in_a_circle(base: int) -> None:
     """Rows that somebody altered do not make a walk go on for ever."""
     with pytest.raises(CorruptError, match="is said to start from"):
-        Layout([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])
+        BranchGraph([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])

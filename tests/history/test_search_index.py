@@ -8,9 +8,9 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Batch, Delete, Get, Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import STEPS, WORDS, Words
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.backends.tables import STEPS, WORDS, WordList
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import Line
@@ -335,7 +335,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
         backend = store.engine.ground.backend
         for thread in ("t", "never"):
             row = indexer._row(Line("", thread), store.engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
-            run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, Words("hello"))))]))
+            run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, WordList("hello"))))]))
         assert by_index(store, "hello") == ["1"]
         store.index()
         assert rows(store, "t") == {(0, 0)}
@@ -347,7 +347,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
 def watched(url: str) -> tuple[holdfast.Store, InterferingBackend]:
     with_backend = holdfast.open(url)
     backend = InterferingBackend(with_backend.engine.ground.backend)
-    return holdfast.Store(Engine(Ground(backend, Cache(1 << 20))), ""), backend
+    return holdfast.Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), ""), backend
 
 
 def test_without_an_index_saving_asks_and_writes_no_more(url: str) -> None:

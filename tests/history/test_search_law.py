@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.history.query import Field, Not, Query, Said, either, every
+from holdfast.history.query import Field, Not, Query, TextTerm, either, every
 from tests.history.searched import Told, everything, naive
 
 WORDS = ["refund", "Refunds", "order", "Straße", "STRASSE", "日本語", "x1", "foo-bar", "ﬁne", "e\u0301t\u00e9", "C++"]
@@ -24,8 +24,8 @@ STEPS = st.lists(
 )
 
 LEAVES: st.SearchStrategy[Query] = st.one_of(
-    st.builds(Said, st.sampled_from([*WORDS, "refund order", "order  refund", "日本", "本語", "++"])),
-    st.builds(Said, st.sampled_from(["ref", "str", "foo-b", "日", "C"]), st.just(True)),
+    st.builds(TextTerm, st.sampled_from([*WORDS, "refund order", "order  refund", "日本", "本語", "++"])),
+    st.builds(TextTerm, st.sampled_from(["ref", "str", "foo-b", "日", "C"]), st.just(True)),
     st.builds(Field, st.just("role"), st.just(":"), st.sampled_from(["human", "assistant", "*"])),
     st.builds(Field, st.just("channel"), st.just(":"), st.sampled_from(["messages", "note", "n*"])),
     st.builds(Field, st.just("tag"), st.just(":"), st.sampled_from(["good", "b*"])),

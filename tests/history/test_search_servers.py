@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.text_index.indexer import Indexed
+from holdfast.engine.text_index.indexer import IndexReport
 from tests.history.searched import everything
 from tests.servers import places
 
@@ -53,7 +53,7 @@ def test_the_index_finds_what_looking_at_everything_finds(url: str) -> None:
         assert store.search("refund").how == "scan"
         expected = {query: sorted(everything(plain, query)) for query in QUERIES}
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
-        assert store.index() == Indexed(3, 34)
+        assert store.index() == IndexReport(3, 34)
         assert store.search("refund").how == "index"
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
         first = store.search("refund", limit=7)
@@ -68,12 +68,12 @@ def test_writers_keep_it_and_tenants_have_their_own(url: str) -> None:
     with holdfast.open(url) as writer, holdfast.open(url) as other, holdfast.open(url, tenant="acme") as acme:
         writer.put("t", {"say": "hello"}, id="1")
         acme.put("t", {"say": "hello"}, id="x")
-        assert other.index() == Indexed(1, 1)
+        assert other.index() == IndexReport(1, 1)
         writer.put("t", {"say": "hello again"}, id="2")
         writer.put("new", {"say": "hello there"}, id="3")
         assert sorted(everything(other, "hello")) == [("new", "3"), ("t", "1"), ("t", "2")]
         assert acme.search("hello").how == "scan"
-        assert other.index() == Indexed(2, 0)
+        assert other.index() == IndexReport(2, 0)
         other.prune(keep_last=1)
         assert sorted(everything(writer, "hello")) == [("new", "3"), ("t", "2")]
 
@@ -81,7 +81,7 @@ def test_writers_keep_it_and_tenants_have_their_own(url: str) -> None:
 def test_two_build_it_at_a_time(url: str) -> None:
     with holdfast.open(url) as one, holdfast.open(url) as two:
         fill(one)
-        made: list[Indexed] = []
+        made: list[IndexReport] = []
         builders = [threading.Thread(target=lambda each=each: made.append(each.index())) for each in (one, two)]
         for each in builders:
             each.start()
@@ -90,14 +90,14 @@ def test_two_build_it_at_a_time(url: str) -> None:
         assert len(made) == 2
         assert len(everything(one, "refund")) == 32
         assert one.search("refund").how == "index"
-        assert two.index() == Indexed(3, 0)
+        assert two.index() == IndexReport(3, 0)
 
 
 def test_without_blocking(url: str) -> None:
     async def go() -> None:
         async with await holdfast.aopen(url) as store:
             await store.put("t", {"say": "hello"}, id="1")
-            assert await store.index() == Indexed(1, 1)
+            assert await store.index() == IndexReport(1, 1)
             page = await store.search("hel*")
             assert (page.how, [match.id for match in page.matches]) == ("index", ["1"])
 

@@ -8,20 +8,20 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.row_format import Line
-from holdfast.history.log_walk import Labels, Visit, Walk, abbreviations
+from holdfast.history.log_walk import LogWalk, StepLabels, VisitedStep, abbreviations
 
 LINE = Line("", "t")
 
 
-def walked(store: holdfast.Store, page: int = 7) -> list[Visit]:
+def walked(store: holdfast.Store, page: int = 7) -> list[VisitedStep]:
     """All steps of a line, from the ends of its branches."""
-    labels = Labels(store.engine, LINE)
+    labels = StepLabels(store.engine, LINE)
     run(labels.load())
-    walk = Walk(store.engine, LINE, labels.branches)
+    walk = LogWalk(store.engine, LINE, labels.branches)
     run(walk.start(run(labels.ends())))
-    found: list[Visit] = []
+    found: list[VisitedStep] = []
     while visits := run(walk.page(page)):
         found += visits
     return found
@@ -54,10 +54,10 @@ def test_what_leads_to_steps() -> None:
         store.put("t", {"n": 9}, id="b1", branch="other")
         store.name("t", "good", "c1")
         store.tag("t", "seen", "c1")
-        labels = Labels(store.engine, LINE)
+        labels = StepLabels(store.engine, LINE)
         run(labels.load())
-        walk = Walk(store.engine, LINE, labels.branches)
-        run(walk.start([Place(0, 2), Place(0, 2)]))
+        walk = LogWalk(store.engine, LINE, labels.branches)
+        run(walk.start([Position(0, 2), Position(0, 2)]))
         visits = run(walk.page(10))
         assert [visit.point.id for visit in visits] == ["c2", "c1", "c0"]
         assert run(labels.of(visits)) == [["HEAD -> main", "empty"], ["name: good", "tag: seen"], []]
@@ -88,7 +88,7 @@ def test_short_ids() -> None:
 def test_a_step_that_is_gone_ends_the_walk_there() -> None:
     with holdfast.open("memory://") as store:
         store.put("t", {}, id="c0")
-        walk = Walk(store.engine, LINE, [])
-        run(walk.start([Place(0, 5), Place(0, 0)]))
+        walk = LogWalk(store.engine, LINE, [])
+        run(walk.start([Position(0, 5), Position(0, 0)]))
         assert [visit.point.id for visit in run(walk.page(5))] == ["c0"]
         assert run(walk.page(5)) == []

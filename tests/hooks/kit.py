@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.backends.interface import Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store
 
@@ -32,12 +32,12 @@ class Clock:
 
 def store(clock: Clock | None = None) -> Store:
     """A store in memory."""
-    return Store(Engine(Ground(Memory(), clock=clock or Clock())), "")
+    return Store(Engine(EngineContext(MemoryBackend(), clock=clock or Clock())), "")
 
 
 def async_store(clock: Clock | None = None) -> AsyncStore:
     """The same for asyncio."""
-    return AsyncStore(Engine(Ground(Memory(), clock=clock or Clock())), "")
+    return AsyncStore(Engine(EngineContext(MemoryBackend(), clock=clock or Clock())), "")
 
 
 def events(of: Any, line: str = "") -> list[Row]:

@@ -19,7 +19,7 @@ from holdfast.engine import trace_context
 from holdfast.engine.events import DIGEST, digest
 from holdfast.engine.row_format import Line
 from holdfast.errors import TransientError
-from holdfast.hooks import Call, VetoError
+from holdfast.hooks import HookContext, VetoError
 from holdfast.hooks import after_queue as later_module
 from holdfast.hooks.execution_log import LINE
 from tests.hooks.kit import async_store, events, store
@@ -30,7 +30,7 @@ def test_after_hooks_are_told_what_was_made() -> None:
     seen: list[Any] = []
 
     @held.hooks.after("state.*")
-    def look(call: Call) -> None:
+    def look(call: HookContext) -> None:
         seen.append((call.point, call.key, call.value, call.before, call.version, call.id, trace_context.current()))
 
     with holdfast.correlation("c1", cause="e1"):
@@ -49,7 +49,7 @@ def test_changes_that_after_hooks_make_have_the_change_as_their_cause() -> None:
     held = store()
 
     @held.hooks.after("state.set", scope="agent:*")
-    def follow(call: Call) -> None:
+    def follow(call: HookContext) -> None:
         held.state(user="log")[call.key] = call.version
 
     with holdfast.correlation("c1"):
@@ -69,12 +69,12 @@ def test_after_hooks_run_in_order_within_a_scope(kind: str) -> None:
     if kind == "sync":
 
         @held.hooks.after("state.set")
-        def look(call: Call) -> None:
+        def look(call: HookContext) -> None:
             seen.setdefault(call.scope, []).append(call.value)
     else:
 
         @held.hooks.after("state.set")
-        async def look_async(call: Call) -> None:
+        async def look_async(call: HookContext) -> None:
             await asyncio.sleep(0)
             seen.setdefault(call.scope, []).append(call.value)
 
@@ -90,7 +90,7 @@ def test_after_hook_holds_up_nobody_and_other_scopes_go_on() -> None:
     go_on, seen = threading.Event(), list[str]()
 
     @held.hooks.after("state.set")
-    def slow(call: Call) -> None:
+    def slow(call: HookContext) -> None:
         if call.scope == "agent:slow":
             assert go_on.wait(30)
         seen.append(call.scope)
@@ -109,15 +109,15 @@ def test_after_hook_holds_up_nobody_and_other_scopes_go_on() -> None:
     held.close()
 
 
-def _crash(call: Call) -> None:
+def _crash(call: HookContext) -> None:
     raise RuntimeError("the secret is hunter-two")
 
 
-def _veto(call: Call) -> None:
+def _veto(call: HookContext) -> None:
     raise VetoError("too late")
 
 
-async def _hang(call: Call) -> None:
+async def _hang(call: HookContext) -> None:
     await asyncio.sleep(30)
 
 
@@ -163,7 +163,7 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
     go_on, seen = threading.Event(), list[int]()
 
     @held.hooks.after("state.set", name="slow")
-    def slow(call: Call) -> None:
+    def slow(call: HookContext) -> None:
         assert go_on.wait(30)
         seen.append(call.value)
 
@@ -203,7 +203,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog:
     going, go_on = threading.Event(), threading.Event()
 
     @held.hooks.after("state.set", name="stuck")
-    def stuck(call: Call) -> None:
+    def stuck(call: HookContext) -> None:
         going.set()
         assert go_on.wait(60)
 
@@ -221,7 +221,7 @@ def test_async_store_has_the_same() -> None:
         held, seen = async_store(), list[int]()
 
         @held.hooks.after("state.set")
-        async def look(call: Call) -> None:
+        async def look(call: HookContext) -> None:
             await asyncio.sleep(0)
             seen.append(call.value)
 
@@ -256,7 +256,7 @@ def test_after_hook_is_not_called_for_what_it_does_itself() -> None:
     held = store()
 
     @held.hooks.after("state.set", name="echo")
-    def echo(call: Call) -> None:
+    def echo(call: HookContext) -> None:
         held.state(user="echo")[call.key] = call.value
 
     held.state()["k"] = 1
@@ -277,7 +277,7 @@ def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
             raise fails.pop()
         written.extend(told)
 
-    later = later_module.Later(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
+    later = later_module.AfterQueue(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
     for n in range(3):
         later.tell(n)  # type: ignore[arg-type]
     assert later.drain(30)
@@ -290,7 +290,7 @@ def test_recording_is_given_up_in_the_end(caplog: pytest.LogCaptureFixture) -> N
     def write(told: list[Any]) -> None:
         raise TransientError("never")
 
-    later = later_module.Later(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]
+    later = later_module.AfterQueue(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]
     later.tell(1)  # type: ignore[arg-type]
     assert later.drain(30)
     assert "could not be recorded" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, DeniedError, InvalidError, NotFoundError, VetoError
-from holdfast.hooks import POINTS, Call, Changed
+from holdfast.hooks import POINTS, HookContext, ReplaceValue
 from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points
 from tests.hooks.kit import async_store, events, store
@@ -22,11 +22,11 @@ def test_hook_changes_a_value_and_the_next_one_sees_that() -> None:
     held = store()
 
     @held.hooks.before("state.set", order=2)
-    def second(call: Call) -> Any:
+    def second(call: HookContext) -> Any:
         return [*call.value, "second"]
 
     @held.hooks.before("state.set", order=1)
-    def first(call: Call) -> Any:
+    def first(call: HookContext) -> Any:
         return [*call.value, "first"]
 
     held.state(agent="a")["k"] = []
@@ -42,7 +42,7 @@ def test_hook_is_told_everything(inline: bool) -> None:
     calls: list[tuple[Any, ...]] = []
 
     @held.hooks.before("state.*", inline=inline)
-    def look(call: Call) -> None:
+    def look(call: HookContext) -> None:
         told = (call.point, call.scope, call.key, call.value, call.old, call.before)
         calls.append((*told, call.version, call.id, call.actor, call.correlation, call.cause))
 
@@ -60,8 +60,8 @@ def test_hook_is_told_everything(inline: bool) -> None:
     held.close()
 
 
-def _call_of(held: Any) -> Call:
-    found: list[Call] = []
+def _call_of(held: Any) -> HookContext:
+    found: list[HookContext] = []
     held.hooks.before("state.set", inline=True, name="grab")(lambda call: found.append(call))
     held.state()["x"] = 1
     return found[0]
@@ -86,7 +86,7 @@ def test_value_is_the_hooks_own() -> None:
     held = store()
 
     @held.hooks.before("state.set")
-    def spoil(call: Call) -> None:
+    def spoil(call: HookContext) -> None:
         call.value["spoilt"] = True
 
     held.state()["k"] = {}
@@ -96,7 +96,7 @@ def test_value_is_the_hooks_own() -> None:
 
 def test_value_of_none_and_the_same_value() -> None:
     held = store()
-    held.hooks.before("state.set", key="none", name="none")(lambda call: Changed(None))
+    held.hooks.before("state.set", key="none", name="none")(lambda call: ReplaceValue(None))
     held.hooks.before("state.set", key="same", name="same")(lambda call: call.value)
     held.state()["none"] = 1
     held.state()["same"] = 1
@@ -125,7 +125,7 @@ def test_veto_refuses_and_leaves_nothing_but_a_row_that_tells_so() -> None:
     state["k"] = 1
 
     @held.hooks.before("state.set", key="k")
-    def no(call: Call) -> None:
+    def no(call: HookContext) -> None:
         raise VetoError("the plan is closed")
 
     with pytest.raises(VetoError, match="the plan is closed") as caught, holdfast.correlation("c1"):
@@ -162,18 +162,18 @@ def _fill(together: Any) -> None:
     together.state(agent="b").set("y", 1)
 
 
-def _refuse(call: Call) -> None:
+def _refuse(call: HookContext) -> None:
     raise VetoError("no")
 
 
-def _crash(call: Call) -> None:
+def _crash(call: HookContext) -> None:
     raise RuntimeError("the secret is hunter-two")
 
 
 _released = threading.Event()
 
 
-def _hang(call: Call) -> str:
+def _hang(call: HookContext) -> str:
     assert _released.wait(60)
     return "too late"
 
@@ -186,20 +186,20 @@ def released() -> Iterator[None]:
     _released.set()
 
 
-async def _crash_async(call: Call) -> None:
+async def _crash_async(call: HookContext) -> None:
     raise RuntimeError("the secret is hunter-two")
 
 
-async def _hang_async(call: Call) -> str:
+async def _hang_async(call: HookContext) -> str:
     await asyncio.sleep(30)
     return "too late"
 
 
-def _unpackable(call: Call) -> object:
+def _unpackable(call: HookContext) -> object:
     return object()
 
 
-def _forgot_async(call: Call) -> Any:
+def _forgot_async(call: HookContext) -> Any:
     return _hang_async(call)
 
 
@@ -251,7 +251,7 @@ def test_hook_that_fails_closed_refuses(name: str, kind: str) -> None:
 def test_async_hook_changes_and_refuses(kind: str) -> None:
     held: Any = store() if kind == "sync" else async_store()
 
-    async def think(call: Call) -> Any:
+    async def think(call: HookContext) -> Any:
         await asyncio.sleep(0)
         if call.key == "no":
             raise VetoError("no")
@@ -290,7 +290,7 @@ def test_sync_hook_does_not_block_the_event_loop() -> None:
     going, go_on = threading.Event(), threading.Event()
 
     @held.hooks.before("state.set", budget=30)
-    def slow(call: Call) -> None:
+    def slow(call: HookContext) -> None:
         going.set()
         assert go_on.wait(30)
 
@@ -311,7 +311,7 @@ def test_cancelled_setting_cancels_the_hook() -> None:
     going, ended = asyncio.Event(), list[str]()
 
     @held.hooks.before("state.set", budget=30)
-    async def slow(call: Call) -> None:
+    async def slow(call: HookContext) -> None:
         going.set()
         try:
             await asyncio.sleep(30)
@@ -337,7 +337,7 @@ def test_late_thread_of_a_closed_loop_harms_nobody() -> None:
     held, go_on, done = async_store(), threading.Event(), threading.Event()
 
     @held.hooks.before("state.set", budget=0.01)
-    def slow(call: Call) -> None:
+    def slow(call: HookContext) -> None:
         assert go_on.wait(30)
         done.set()
 
@@ -352,7 +352,7 @@ def test_inline_hook_that_is_late_is_told_of_and_its_answer_counts() -> None:
     held = store()
 
     @held.hooks.before("state.set", inline=True, budget=0.001, fail_closed=True)
-    def slow(call: Call) -> int:
+    def slow(call: HookContext) -> int:
         time.sleep(0.003)
         return 2
 
@@ -368,7 +368,7 @@ def test_hook_may_change_state_itself_and_is_not_called_for_that() -> None:
     held = store()
 
     @held.hooks.before("state.set", name="counting")
-    def count(call: Call) -> None:
+    def count(call: HookContext) -> None:
         held.state(user="counts").change("n", lambda n: n + 1, default=0)
 
     held.state()["a"] = 1
@@ -385,7 +385,7 @@ def test_hook_is_not_called_again_for_the_same_change_when_others_are_first() ->
     calls: list[Any] = []
 
     @held.hooks.before("state.set", key="mine")
-    def look(call: Call) -> int:
+    def look(call: HookContext) -> int:
         calls.append(call.value)
         other.state()["theirs"] = len(calls)  # takes the place that this change was prepared for
         return int(call.value) + 1
@@ -404,7 +404,7 @@ def test_hook_is_called_again_where_another_value_comes_of_it() -> None:
     seen: list[int] = []
 
     @held.hooks.before("state.set", key="n")
-    def look(call: Call) -> None:
+    def look(call: HookContext) -> None:
         seen.append(call.value)
         if len(seen) == 1:
             held.state()["n"] = 10
@@ -449,7 +449,7 @@ def test_notes_go_into_the_audit_row() -> None:
     held = store()
 
     @held.hooks.before("state.set", key="k")
-    def note(call: Call) -> None:
+    def note(call: HookContext) -> None:
         call.note(ticket="T-1")
         call.note(size=call.value_size)
 
@@ -468,7 +468,7 @@ def test_hook_is_removed_by_name_or_function() -> None:
     seen: list[str] = []
 
     @held.hooks.before("state.set", inline=True)
-    def one(call: Call) -> None:
+    def one(call: HookContext) -> None:
         seen.append("one")
 
     held.hooks.before("state.set", inline=True, name="two")(lambda call: seen.append("two"))
@@ -549,7 +549,7 @@ def test_what_is_no_hook() -> None:
 
 def test_object_with_an_async_call_is_awaited() -> None:
     class Thinks:
-        async def __call__(self, call: Call) -> int:
+        async def __call__(self, call: HookContext) -> int:
             await asyncio.sleep(0)
             return int(call.value) * 2
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import VetoError
-from holdfast.hooks import Call
-from holdfast.hooks.breaker import LONGEST_REST, Breaker
+from holdfast.hooks import HookContext
+from holdfast.hooks.breaker import LONGEST_REST, HookBreaker
 from tests.hooks.kit import SECOND, Clock, events, store
 
 
@@ -21,7 +21,7 @@ def test_hook_is_off_for_a_while_and_comes_back(caplog: pytest.LogCaptureFixture
     calls = 0
 
     @held.hooks.before("state.set", max_failures=3, rest=30)
-    def fragile(call: Call) -> None:
+    def fragile(call: HookContext) -> None:
         nonlocal calls
         calls += 1
         if broken:
@@ -62,7 +62,7 @@ def test_closed_hook_that_is_off_still_refuses() -> None:
     held = store()
 
     @held.hooks.before("state.set", max_failures=1, fail_closed=True)
-    def fragile(call: Call) -> None:
+    def fragile(call: HookContext) -> None:
         raise RuntimeError("not now")
 
     for expected in ("failed", "is off"):
@@ -76,7 +76,7 @@ def test_veto_is_no_failure() -> None:
     held = store()
 
     @held.hooks.before("state.set", max_failures=1)
-    def strict(call: Call) -> None:
+    def strict(call: HookContext) -> None:
         raise VetoError("no")
 
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_after_hook_is_switched_off_too() -> None:
     held.close()
 
 
-def _crash(call: Call) -> None:
+def _crash(call: HookContext) -> None:
     raise RuntimeError("no")
 
 
@@ -107,7 +107,7 @@ def _crash(call: Call) -> None:
 def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
     """True: a call that would succeed; False: one that would fail; a number: so many seconds go by."""
     clock = Clock()
-    breaker = Breaker(clock, failures=3, rest=10 * SECOND)
+    breaker = HookBreaker(clock, failures=3, rest=10 * SECOND)
     in_a_row, rest, until = 0, 10 * SECOND, 0
     for each in happenings:
         if type(each) is int:
@@ -134,7 +134,7 @@ def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
 
 def test_only_one_call_tries_it() -> None:
     clock = Clock()
-    breaker = Breaker(clock, failures=1, rest=SECOND)
+    breaker = HookBreaker(clock, failures=1, rest=SECOND)
     assert breaker.failed()
     clock.pass_by(2)
     assert breaker.lets()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from holdfast import MISSING, ConfigError, InvalidError, VetoError
 from holdfast.engine.row_format import Line, open_event
-from holdfast.hooks import Audit, Call, InvalidateCache, Metrics, Validate
+from holdfast.hooks import AddAuditFields, CountChanges, HookContext, InvalidateCache, Validate
 from tests.hooks.kit import Clock, events, store
 
 
@@ -125,7 +125,7 @@ def test_json_schema_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_audit_adds_fields_to_the_row_of_the_change(fields: Any) -> None:
     held = store()
-    held.hooks.add(Audit(fields), "state.*")
+    held.hooks.add(AddAuditFields(fields), "state.*")
     held.state(agent="a")["k"] = 1
     row, _ = events(held)
     packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
@@ -147,7 +147,7 @@ def test_cache_forgets_what_was_changed() -> None:
 
 
 def test_metrics_count_and_time() -> None:
-    held, metrics = store(), Metrics()
+    held, metrics = store(), CountChanges()
     held.hooks.add(metrics, "state.*", "checkpoint.save")
     for n in range(3):
         held.state()["k"] = n
@@ -169,7 +169,7 @@ def test_metrics_count_and_time() -> None:
 def test_built_in_hooks_take_no_commit_of_their_own() -> None:
     held = store()
     held.hooks.add(Validate(SCHEMA), "state.*")
-    held.hooks.add(Audit({"a": 1}), "state.*")
+    held.hooks.add(AddAuditFields({"a": 1}), "state.*")
     held.state()["k"] = {"title": "a", "steps": 1}
     assert {row.key[2] for row in events(held)} == {held.state().history()[0].id}
     held.close()
@@ -179,7 +179,7 @@ def test_refusal_is_not_the_fault_of_the_hook() -> None:
     held = store()
 
     class Odd(Validate):
-        def __call__(self, call: Call) -> None:
+        def __call__(self, call: HookContext) -> None:
             raise RuntimeError("broken")
 
     held.hooks.add(Odd(SCHEMA), "state.*")
@@ -191,7 +191,7 @@ def test_refusal_is_not_the_fault_of_the_hook() -> None:
     held.close()
 
 
-class Looks(Metrics):
+class Looks(CountChanges):
     """A built-in hook that does what it is told."""
 
     def __init__(self, phase: str, answer: Any = None) -> None:
@@ -199,7 +199,7 @@ class Looks(Metrics):
         self.phase, self.answer = phase, answer
         self.old: list[Any] = []
 
-    def __call__(self, call: Call) -> Any:
+    def __call__(self, call: HookContext) -> Any:
         self.old.append(call.old)
         if isinstance(self.answer, BaseException):
             raise self.answer
@@ -217,7 +217,7 @@ def test_old_value_is_read_only_for_those_who_may_look_at_it() -> None:
     seen: list[Any] = []
 
     @held.hooks.before("state.*", inline=True)
-    def look(call: Call) -> None:
+    def look(call: HookContext) -> None:
         seen.append((call.old, call.before, call.value))
 
     state["k"] = {"a": 4}
@@ -261,9 +261,9 @@ def test_one_that_only_looks_may_be_late_or_have_an_answer() -> None:
 
 
 def test_fields_of_several_are_put_together() -> None:
-    held, both = store(), Audit({"team": "search"})
+    held, both = store(), AddAuditFields({"team": "search"})
     held.hooks.add(both, "state.*", name="first")
-    held.hooks.add(Audit({"release": 7}), "state.*", name="second")
+    held.hooks.add(AddAuditFields({"release": 7}), "state.*", name="second")
     other = store()
     other.hooks.add(both, "state.*")
     for each in (held, other, held):

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 import holdfast
 from holdfast import VetoError
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks import Call, Metrics
+from holdfast.hooks import CountChanges, HookContext
 from holdfast.hooks.feature_hooks import calling
 from holdfast.langgraph import HoldfastSaver
 from tests.hooks.kit import async_store, events, store
@@ -51,7 +51,7 @@ def test_state_is_changed_or_refused() -> None:
     held = store()
 
     @held.hooks.before("checkpoint.save", scope="t*")
-    def sign(call: Call) -> Any:
+    def sign(call: HookContext) -> Any:
         if call.value.get("bad"):
             raise VetoError("bad")
         return {**call.value, "signed": True}
@@ -104,7 +104,7 @@ def test_same_id_saved_again_keeps_the_rows_that_were_there() -> None:
 
 
 def test_updates_do_not_read_the_state_for_hooks_that_do_not_want_it() -> None:
-    held, metrics = store(), Metrics()
+    held, metrics = store(), CountChanges()
     held.put("t", {"a": 1})
     held.hooks.add(metrics, "checkpoint.*")
     held.update("t", {"b": 2})
@@ -113,7 +113,7 @@ def test_updates_do_not_read_the_state_for_hooks_that_do_not_want_it() -> None:
         phase, inline, wants_value = "before", True, False
         seen: list[Any] = []
 
-        def __call__(self, call: Call) -> None:
+        def __call__(self, call: HookContext) -> None:
             self.seen.append(call.value)
 
     held.hooks.add(Blind(), "checkpoint.save")
@@ -131,7 +131,7 @@ def test_deleting_a_thread() -> None:
     gone: list[str] = []
 
     @held.hooks.before("checkpoint.delete", name="keep")
-    def keep(call: Call) -> None:
+    def keep(call: HookContext) -> None:
         if call.scope == "kept":
             raise VetoError("it is kept")
 
@@ -166,7 +166,7 @@ def test_async_store() -> None:
         held = async_store()
 
         @held.hooks.before("checkpoint.save")
-        async def sign(call: Call) -> Any:
+        async def sign(call: HookContext) -> Any:
             await asyncio.sleep(0)
             return {**call.value, "signed": True}
 
@@ -190,7 +190,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
     seen: list[tuple[Any, ...]] = []
 
     @held.hooks.before("session.start")
-    def sign(call: Call) -> Any:
+    def sign(call: HookContext) -> Any:
         call.note(ticket=1)
         return {**call.value, "signed": call.metadata["by"]}
 

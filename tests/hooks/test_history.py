@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import InvalidError, VetoError
-from holdfast.hooks import Call, history
+from holdfast.hooks import HookContext, history
 from tests.hooks.kit import Clock, store
 
 
@@ -74,7 +74,7 @@ def test_values_are_stored_only_where_that_is_wanted(record: bool) -> None:
     held = store()
 
     @held.hooks.before("state.set", name="redact", record=record, key="k")
-    def redact(call: Call) -> Any:
+    def redact(call: HookContext) -> Any:
         return call.value.replace("secret", "***")
 
     held.hooks.before("state.set", name="look", record=record, key="k")(lambda call: None)
@@ -96,7 +96,7 @@ def test_digests_do_not_show_that_values_are_equal() -> None:
     held = store()
 
     @held.hooks.before("state.set", name="no")
-    def no(call: Call) -> None:
+    def no(call: HookContext) -> None:
         raise VetoError("no")
 
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
     held = store()
 
     @held.hooks.before("state.set")
-    def no(call: Call) -> None:
+    def no(call: HookContext) -> None:
         raise VetoError("no", where="there")
 
     async def full(*args: Any) -> None:

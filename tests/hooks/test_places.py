@@ -10,7 +10,7 @@ import pytest
 import holdfast
 import holdfast.hooks
 from holdfast import VetoError
-from holdfast.hooks import Audit, Validate
+from holdfast.hooks import AddAuditFields, Validate
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
@@ -18,7 +18,7 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
     url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else f"file:///{tmp_path}/s"
     with holdfast.open(url) as held:
         held.hooks.add(Validate(dict, max_bytes=1000), "state.*", key="v")
-        held.hooks.add(Audit({"release": 1}), "state.*")
+        held.hooks.add(AddAuditFields({"release": 1}), "state.*")
         held.hooks.before("state.*", "checkpoint.*", name="look")(lambda call: None)
         held.hooks.after("state.*", "checkpoint.*", name="follow")(lambda call: None)
         agent = held.acting_as(agent="a").state(agent="a")

@@ -17,7 +17,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.row_format import Line, open_step
 from holdfast.engine.trace_context import Trace, current, linked, traced
-from holdfast.hooks import Call
+from holdfast.hooks import HookContext
 from tests.hooks.kit import async_store, events, store
 
 
@@ -130,11 +130,11 @@ def test_ids_go_into_hooks() -> None:
     seen: list[tuple[str, Trace]] = []
 
     @held.hooks.before("state.set", name="thread")
-    def in_thread(call: Call) -> None:
+    def in_thread(call: HookContext) -> None:
         seen.append(("thread", current()))
 
     @held.hooks.before("state.set", name="loop")
-    async def on_loop(call: Call) -> None:
+    async def on_loop(call: HookContext) -> None:
         seen.append(("loop", current()))
 
     held.hooks.before("state.set", name="inline", inline=True)(lambda call: seen.append(("inline", current())))

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.backends.interface import Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import SPACES, STEPS, Key, Space
+from holdfast.backends.tables import STEPS, TABLES, Key, Table
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.findings import Finding, Level, Weight
+from holdfast.engine.integrity.findings import Finding, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import verify
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.row_format import Line, StepRef
 from tests.engine.lines import store_on
 from tests.engine.pruned import Picture, decorate, dropping_ids, filled, prune
 
 LINE = Line("", "t")
-Rows = Mapping[tuple[Space, Key], Row]
-Damage = tuple[str, Space, Key, str]
+Rows = Mapping[tuple[Table, Key], Row]
+Damage = tuple[str, Table, Key, str]
 
 
-def small(*, pruned: bool) -> dict[tuple[Space, Key], Row]:
+def small(*, pruned: bool) -> dict[tuple[Table, Key], Row]:
     """The rows of a thread with a branch, a revision, names, tags, writes, folds and a large value."""
     backend = memory()
     store = filled(backend)
@@ -34,12 +34,12 @@ def small(*, pruned: bool) -> dict[tuple[Space, Key], Row]:
     return rows_of(backend)
 
 
-def memory() -> Memory:
-    return run(Memory.open("memory://"))
+def memory() -> MemoryBackend:
+    return run(MemoryBackend.open("memory://"))
 
 
-def rows_of(backend: Memory) -> dict[tuple[Space, Key], Row]:
-    return {(space, row.key): row for space in SPACES for row in run(backend.read([Scan(space, tuple(LINE))]))[0]}
+def rows_of(backend: MemoryBackend) -> dict[tuple[Table, Key], Row]:
+    return {(space, row.key): row for space in TABLES for row in run(backend.read([Scan(space, tuple(LINE))]))[0]}
 
 
 def loaded(rows: Rows) -> Engine:
@@ -49,15 +49,15 @@ def loaded(rows: Rows) -> Engine:
     return store_on(backend, fold_every=3).engine
 
 
-def found_in(engine: Engine, level: Level = Level.HASHES) -> list[Finding]:
+def found_in(engine: Engine, level: VerifyLevel = VerifyLevel.HASHES) -> list[Finding]:
     return run(verify(engine.ground, LINE, level)).findings
 
 
 def damage_in(engine: Engine) -> list[Finding]:
-    return [each for each in found_in(engine, Level.DECODE) if each.weight is Weight.DAMAGE]
+    return [each for each in found_in(engine, VerifyLevel.DECODE) if each.weight is Severity.DAMAGE]
 
 
-def picture(engine: Engine) -> dict[tuple[int, int], tuple[Point, Any, dict[str, Any]]]:
+def picture(engine: Engine) -> dict[tuple[int, int], tuple[StepRef, Any, dict[str, Any]]]:
     """All steps, with what they say and their states."""
     steps = Picture(store_on(engine.ground.backend, fold_every=3)).steps
     return {place: (each.point._replace(tail=0, size=0), each.header, each.state) for place, each in steps.items()}
@@ -88,7 +88,7 @@ def altered(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
 
 def exchanged(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
     """Each two rows of a space exchanged, and each copied over each other."""
-    for space in SPACES:
+    for space in TABLES:
         here = [at for at in rows if at[0] is space]
         for one, other in itertools.combinations(here, 2):
             first, second = rows[one], rows[other]
@@ -126,6 +126,6 @@ def named(damage: Damage, rows: Rows) -> str:
     name = f"{kind} {space.name}" + (f".{what}" if kind == "altered" else "")
     if space is STEPS and kind == "missing" and (space, (*key[:3], int(key[3]) + 1)) not in rows:
         return f"{name} at the end of a branch"
-    if space is STEPS and what in ("time", "hash") and Point.of(rows[space, key]).pruned:
+    if space is STEPS and what in ("time", "hash") and StepRef.of(rows[space, key]).pruned:
         return f"{name} of a pruned one"
     return name

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from holdfast.backends.interface import Backend
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.maintenance.jobs.execution import Ended, NotDue, run_job
-from holdfast.maintenance.jobs.jobs import Book, Job
-from holdfast.maintenance.jobs.types import Context, Kind, Kinds
+from holdfast.maintenance.jobs.execution import JobNotDue, RunEnd, run_job
+from holdfast.maintenance.jobs.jobs import Job, JobTable
+from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
 from holdfast.store.store import AsyncStore, Store
 
 SECOND = 10**9
@@ -32,7 +32,7 @@ class Clock:
 
 def timed(clock: Callable[[], int], backend: Backend | None = None) -> Store:
     """A store that goes by a clock."""
-    return Store(Engine(Ground(backend or Memory(), clock=clock)), "")
+    return Store(Engine(EngineContext(backend or MemoryBackend(), clock=clock)), "")
 
 
 def awaited(store: Store) -> AsyncStore:
@@ -40,9 +40,9 @@ def awaited(store: Store) -> AsyncStore:
     return AsyncStore(store.engine, store.tenant)
 
 
-def knows(*kinds: Kind) -> Kinds:
+def knows(*kinds: JobType) -> JobTypes:
     """The kinds of this package, and some more."""
-    known = Kinds()
+    known = JobTypes()
     for kind in kinds:
         known.add(kind)
     return known
@@ -51,27 +51,27 @@ def knows(*kinds: Kind) -> Kinds:
 class Watched:
     """A kind of job that notes its runs, and does what a test wants."""
 
-    def __init__(self, work: Callable[[Context], object] = lambda job: None) -> None:
+    def __init__(self, work: Callable[[JobContext], object] = lambda job: None) -> None:
         self.runs: list[str] = []
         self._work = work
 
-    def kind(self, name: str = "watched") -> Kind:
+    def kind(self, name: str = "watched") -> JobType:
         """The kind."""
 
-        async def work(job: Context) -> object:
+        async def work(job: JobContext) -> object:
             self.runs.append(job.name)
             return self._work(job)
 
-        return Kind(name, "for tests", work, lambda settings: None)
+        return JobType(name, "for tests", work, lambda settings: None)
 
 
-def run_due(book: Book) -> list[Ended]:
+def run_due(book: JobTable) -> list[RunEnd]:
     """Run what is due, once, as a runner does."""
     ended = []
     for job in run(book.due()):
         try:
             ended.append(run(run_job(book, job.name, only_due=True)))
-        except NotDue:
+        except JobNotDue:
             continue
     return ended
 

@@ -14,20 +14,20 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Delete, Put, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.context import Ground
+from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
 from holdfast.errors import CorruptError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
-from holdfast.maintenance.doctor.result import Check, Level
+from holdfast.maintenance.doctor.result import CheckLevel, CheckResult
 from holdfast.maintenance.doctor.run import doctor
 from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import Kind
+from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, Clock, Watched, knows, timed
 
@@ -40,13 +40,13 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def of(checks: Iterable[Check], code: str) -> Check:
+def of(checks: Iterable[CheckResult], code: str) -> CheckResult:
     """The one check of a code; the worst, if there are several."""
-    order = list(Level)
+    order = list(CheckLevel)
     return max((each for each in checks if each.code == code), key=lambda each: order.index(each.level))
 
 
-def checked(store: Store) -> list[Check]:
+def checked(store: Store) -> list[CheckResult]:
     return run(store_checks.checks(store))
 
 
@@ -66,7 +66,7 @@ def test_a_store_in_order_is_found_in_order_and_left_as_it_is(tmp_path: Path) ->
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     found = doctor(f"sqlite:///{tmp_path}/none.db")
-    assert of(found, "store-there").level is Level.PROBLEM
+    assert of(found, "store-there").level is CheckLevel.PROBLEM
     assert "none.db" in of(found, "store-there").found
     assert not (tmp_path / "none.db").exists()
     assert found[-1].code == "store-there"
@@ -84,7 +84,7 @@ def test_all_parts_of_a_composition_are_looked_at(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_opened_is_the_finding(tmp_path: Path) -> None:
     (tmp_path / "other.db").write_bytes(b"this is no database at all" * 100)
     found = of(doctor(f"sqlite:///{tmp_path}/other.db"), "store-opens")
-    assert (found.level, "[corrupt]" in found.found) == (Level.PROBLEM, True)
+    assert (found.level, "[corrupt]" in found.found) == (CheckLevel.PROBLEM, True)
     assert found.remedy
     unknown = of(doctor("nothing://x"), "store-opens")
     assert "no backend serves nothing://" in unknown.found
@@ -92,12 +92,12 @@ def test_a_store_that_cannot_be_opened_is_the_finding(tmp_path: Path) -> None:
 
 def test_passwords_are_not_shown() -> None:
     found = doctor("postgresql://me:hunter2@127.0.0.1:1/db?timeout=0.2")
-    assert of(found, "store-opens").level is Level.PROBLEM
+    assert of(found, "store-opens").level is CheckLevel.PROBLEM
     assert "hunter2" not in repr(found)
 
 
 def test_no_store_named_is_a_finding() -> None:
-    assert of(doctor(), "store-named").level is Level.PROBLEM
+    assert of(doctor(), "store-named").level is CheckLevel.PROBLEM
 
 
 def test_a_damaged_file_is_found_by_its_own_check(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_found_by_its_own_check(tmp_path: Path) -> None:
         data[place + 100] ^= 0xFF
     path.write_bytes(data)
     found = doctor(url)
-    bad = [each for each in found if each.level is Level.PROBLEM]
+    bad = [each for each in found if each.level is CheckLevel.PROBLEM]
     assert bad
     assert {each.code for each in bad} <= {"store-check", "store-opens", "leases", "jobs", "quarantine", "text-index"}
 
@@ -135,15 +135,15 @@ def test_variables_that_the_settings_file_names_are_known(tmp_path: Path) -> Non
     assert all(each.ok for each in environment.variables({"HOLDFAST_PASSWORD": "x"}))
 
 
-SETTINGS: list[tuple[str, Level, str]] = [
-    ('[stores.default]\nurl = "sqlite:///a.db"\n', Level.OK, "stores default"),
-    ("", Level.OK, "names no store"),
-    ("[stores\n", Level.PROBLEM, "cannot be read"),
-    ('[stores.a]\nkind = "nonsense"\n', Level.PROBLEM, "nonsense"),
-    ('[stores.a]\nurl = "x://${NOT_SET_ANYWHERE}"\n', Level.PROBLEM, "NOT_SET_ANYWHERE"),
-    ('[store]\nurl = "x"\n', Level.WARNING, "[store], which nothing reads"),
-    ("[colours]\nx = 1\n", Level.WARNING, "[colours], which nothing reads"),
-    ("stores = 7\n", Level.OK, "names no store"),
+SETTINGS: list[tuple[str, CheckLevel, str]] = [
+    ('[stores.default]\nurl = "sqlite:///a.db"\n', CheckLevel.OK, "stores default"),
+    ("", CheckLevel.OK, "names no store"),
+    ("[stores\n", CheckLevel.PROBLEM, "cannot be read"),
+    ('[stores.a]\nkind = "nonsense"\n', CheckLevel.PROBLEM, "nonsense"),
+    ('[stores.a]\nurl = "x://${NOT_SET_ANYWHERE}"\n', CheckLevel.PROBLEM, "NOT_SET_ANYWHERE"),
+    ('[store]\nurl = "x"\n', CheckLevel.WARNING, "[store], which nothing reads"),
+    ("[colours]\nx = 1\n", CheckLevel.WARNING, "[colours], which nothing reads"),
+    ("stores = 7\n", CheckLevel.OK, "names no store"),
 ]
 
 
@@ -161,7 +161,7 @@ def test_a_password_in_a_settings_file_that_others_may_read(tmp_path: Path) -> N
     path.write_text('[stores.default]\nurl = "postgresql://me:hunter2@db/x"\n')
     path.chmod(0o644)
     (found,) = [each for each in environment.settings_file() if each.code == "settings-secret"]
-    assert found.level is Level.WARNING
+    assert found.level is CheckLevel.WARNING
     assert "hunter2" not in repr(found)
     path.chmod(0o600)
     assert not [each for each in environment.settings_file() if each.code == "settings-secret"]
@@ -188,7 +188,7 @@ def test_drivers_that_are_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(environment, "version", version)
     monkeypatch.setattr(environment, "requires", lambda name: wanted)
     found = list(environment.drivers())
-    problems = [each.found for each in found if each.level is Level.PROBLEM]
+    problems = [each.found for each in found if each.level is CheckLevel.PROBLEM]
     assert problems == [
         "apsw 3.40.0 is older than 3.51.3, the oldest that works",
         "click is not installed",
@@ -211,10 +211,10 @@ def test_an_old_sqlite_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.45.0")
     monkeypatch.setattr("sqlite3.sqlite_version", "3.60.0")
     found = list(environment.sqlite_releases())
-    assert [(each.code, each.level) for each in found] == [("sqlite-release", Level.PROBLEM)]
+    assert [(each.code, each.level) for each in found] == [("sqlite-release", CheckLevel.PROBLEM)]
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.3")
     monkeypatch.setattr("sqlite3.sqlite_version", "3.40.1")
-    assert [each.level for each in environment.sqlite_releases()] == [Level.OK, Level.NOTE]
+    assert [each.level for each in environment.sqlite_releases()] == [CheckLevel.OK, CheckLevel.NOTE]
 
 
 # The place ----------------------------------------------------------------------------------------------------
@@ -223,24 +223,29 @@ def test_an_old_sqlite_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
     path.touch(0o600)
-    assert of(storage_path.permissions(path), "store-permissions").level is Level.OK
+    assert of(storage_path.permissions(path), "store-permissions").level is CheckLevel.OK
     path.chmod(0o666)
-    assert of(storage_path.permissions(path), "store-permissions").level is Level.WARNING
+    assert of(storage_path.permissions(path), "store-permissions").level is CheckLevel.WARNING
     path.chmod(0o600)
     monkeypatch.setattr("os.access", lambda path, mode: False)
     found = of(storage_path.permissions(path), "store-permissions")
-    assert found.level is Level.PROBLEM
+    assert found.level is CheckLevel.PROBLEM
     assert str(path) in found.found
     monkeypatch.setattr("os.access", lambda path, mode: True)
     monkeypatch.setattr("os.getuid", lambda: 4_000_000)
-    assert path.stat().st_uid == 0 or of(storage_path.permissions(path), "store-permissions").level is Level.NOTE
+    assert path.stat().st_uid == 0 or of(storage_path.permissions(path), "store-permissions").level is CheckLevel.NOTE
 
 
 @pytest.mark.parametrize(
     ("kind", "level"),
-    [("ext4", Level.OK), ("nfs4", Level.PROBLEM), ("fuse.sshfs", Level.PROBLEM), ("9p", Level.PROBLEM)],
+    [
+        ("ext4", CheckLevel.OK),
+        ("nfs4", CheckLevel.PROBLEM),
+        ("fuse.sshfs", CheckLevel.PROBLEM),
+        ("9p", CheckLevel.PROBLEM),
+    ],
 )
-def test_a_network_disk(tmp_path: Path, kind: str, level: Level) -> None:
+def test_a_network_disk(tmp_path: Path, kind: str, level: CheckLevel) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
         f"/dev/a / ext4 rw 0 0\nbroken\nserver:/x {tmp_path.resolve()} {kind} rw 0 0\nproc /proc proc 0 0\n"
@@ -257,9 +262,9 @@ class Usage(NamedTuple):
 
 @pytest.mark.parametrize(
     ("free", "level"),
-    [(1 << 20, Level.PROBLEM), (100 << 20, Level.WARNING), (300 << 20, Level.OK)],
+    [(1 << 20, CheckLevel.PROBLEM), (100 << 20, CheckLevel.WARNING), (300 << 20, CheckLevel.OK)],
 )
-def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: Level) -> None:
+def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: CheckLevel) -> None:
     (tmp_path / "a.db").write_bytes(b"x" * 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free))
     (found,) = storage_path.disk_space(tmp_path / "a.db")
@@ -271,10 +276,10 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free:
 
 def test_a_large_log(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    assert [each.level for each in storage_path.log_size(path)] == [Level.OK]
+    assert [each.level for each in storage_path.log_size(path)] == [CheckLevel.OK]
     with Path(f"{path}-wal").open("wb") as log:
         log.truncate(200 << 20)
-    assert [each.level for each in storage_path.log_size(path)] == [Level.WARNING]
+    assert [each.level for each in storage_path.log_size(path)] == [CheckLevel.WARNING]
 
 
 # The store ----------------------------------------------------------------------------------------------------
@@ -284,10 +289,10 @@ def test_a_clock_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = timed(clock)
     store.put("t", {"a": 1})
-    assert of(checked(store), "clock").level is Level.OK
+    assert of(checked(store), "clock").level is CheckLevel.OK
     clock.now -= DAY
     found = of(checked(store), "clock")
-    assert found.level is Level.WARNING
+    assert found.level is CheckLevel.WARNING
     assert "2026-11-14 12:00:00 UTC" in found.found
 
 
@@ -296,7 +301,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
         raise CorruptError("damaged")
 
     clock = Clock()
-    store, kinds = timed(clock), knows(Watched().kind(), Kind("fails", "", fails))
+    store, kinds = timed(clock), knows(Watched().kind(), JobType("fails", "", fails))
     assert of(checked(store), "jobs").found == "no jobs"
     jobs = Jobs(store, kinds)
     jobs.add("late", "tidy", schedule="every 1h")
@@ -314,7 +319,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     assert found.keys() == {"jobs-overdue", "jobs-failing", "jobs-unknown", "jobs-damaged"}
     assert "the job late was due at 2026-11-15 13:00 UTC" in found["jobs-overdue"].found
     assert "holdfast explain corrupt" in found["jobs-failing"].remedy
-    assert found["jobs-damaged"].level is Level.PROBLEM
+    assert found["jobs-damaged"].level is CheckLevel.PROBLEM
 
 
 def test_leases_that_were_left() -> None:
@@ -329,7 +334,7 @@ def test_leases_that_were_left() -> None:
     assert of(checked(store), "leases").found == "2 held, none left behind"
     clock.now += HOUR
     found = of(checked(store), "leases")
-    assert found.level is Level.NOTE
+    assert found.level is CheckLevel.NOTE
     assert "job a, rewrite of 't'" in found.found
 
 
@@ -337,24 +342,24 @@ def test_rows_in_quarantine() -> None:
     store = timed(Clock())
     run(store.engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
     found = of(checked(store), "quarantine")
-    assert found.level is Level.WARNING
+    assert found.level is CheckLevel.WARNING
     assert "1 damaged rows were put aside, of 't'" in found.found
 
 
 def test_readable_rows_that_are_behind() -> None:
-    store = Store(Engine(Ground(Memory(), project=True)), "")
+    store = Store(Engine(EngineContext(MemoryBackend(), project=True)), "")
     store.put("t", {"a": 1})
-    assert of(checked(store), "readable-rows").level is Level.OK
+    assert of(checked(store), "readable-rows").level is CheckLevel.OK
     run(store.engine.ground.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
-    assert of(checked(store), "readable-rows").level is Level.WARNING
+    assert of(checked(store), "readable-rows").level is CheckLevel.WARNING
 
 
 def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store:
         store.put("t", {"a": "hello"})
-        assert of(checked(store), "text-index").level is Level.NOTE
+        assert of(checked(store), "text-index").level is CheckLevel.NOTE
         store.index()
-        assert of(checked(store), "text-index").level is Level.OK
+        assert of(checked(store), "text-index").level is CheckLevel.OK
         run(store.engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
         assert "a search may miss some" in of(checked(store), "text-index").found
         run(store.engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
@@ -363,24 +368,24 @@ def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
 
 def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.maintenance.doctor.store_checks.LATEST", 10)
-    backend = Counting(Memory())
-    store = Store(Engine(Ground(backend)), "")
+    backend = CountingBackend(MemoryBackend())
+    store = Store(Engine(EngineContext(backend)), "")
     for number in range(40):
         store.put("t", {"a": f"hello {number}"})
     store.index()
     sample = run(store.engine.lines.listing("", "", "", 10))
     backend.reset()
-    assert run(store_checks.text_index(store, sample))[0].level is Level.OK
+    assert run(store_checks.text_index(store, sample))[0].level is CheckLevel.OK
     assert backend.rows_read.total() < 30
     run(backend.apply([Delete(WORDS, ("", "t", 0, 35))]))
-    assert run(store_checks.text_index(store, sample))[0].level is Level.WARNING
+    assert run(store_checks.text_index(store, sample))[0].level is CheckLevel.WARNING
 
 
 class Telling(Wrapper):
     """A store that says of itself what a test wants."""
 
     def __init__(self, wrong: list[str] | None = None, size: int = 100, **status: int | float | str) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self._wrong, self._size, self._status = wrong or [], size, status
 
     async def status(self) -> dict[str, int | float | str]:
@@ -396,15 +401,15 @@ class Telling(Wrapper):
 @pytest.mark.parametrize(
     ("status", "level", "said"),
     [
-        ({"lag_batches": 0, "trouble": ""}, Level.OK, "the copy has everything"),
-        ({"lag_batches": 2, "lag_bytes": 10, "lag_seconds": 1.0, "trouble": ""}, Level.OK, "2 batches"),
-        ({"lag_batches": 2, "lag_seconds": 300.0}, Level.WARNING, "300.0 s behind"),
-        ({"lag_batches": 2, "lag_seconds": 1.0, "trouble": "refused"}, Level.WARNING, "refused"),
-        ({"local_lag_batches": 2, "local_lag_seconds": 300.0}, Level.WARNING, "300.0 s"),
-        ({"unhealed": 3}, Level.PROBLEM, "3 damaged rows"),
+        ({"lag_batches": 0, "trouble": ""}, CheckLevel.OK, "the copy has everything"),
+        ({"lag_batches": 2, "lag_bytes": 10, "lag_seconds": 1.0, "trouble": ""}, CheckLevel.OK, "2 batches"),
+        ({"lag_batches": 2, "lag_seconds": 300.0}, CheckLevel.WARNING, "300.0 s behind"),
+        ({"lag_batches": 2, "lag_seconds": 1.0, "trouble": "refused"}, CheckLevel.WARNING, "refused"),
+        ({"local_lag_batches": 2, "local_lag_seconds": 300.0}, CheckLevel.WARNING, "300.0 s"),
+        ({"unhealed": 3}, CheckLevel.PROBLEM, "3 damaged rows"),
     ],
 )
-def test_copies_that_are_behind(status: dict[str, Any], level: Level, said: str) -> None:
+def test_copies_that_are_behind(status: dict[str, Any], level: CheckLevel, said: str) -> None:
     store = timed(time.time_ns, Telling(**status))
     found = of(checked(store), "copies")
     assert found.level is level
@@ -414,11 +419,11 @@ def test_copies_that_are_behind(status: dict[str, Any], level: Level, said: str)
 def test_what_the_stores_own_check_finds() -> None:
     store = timed(time.time_ns, Telling([f"page {n} is wrong" for n in range(8)]))
     found = of(checked(store), "store-check")
-    assert found.level is Level.PROBLEM
+    assert found.level is CheckLevel.PROBLEM
     assert found.found.endswith("page 4 is wrong; and 3 more")
     large = timed(time.time_ns, Telling(["wrong"], size=10 << 30))
-    assert of(checked(large), "store-check").level is Level.NOTE
-    assert of(run(store_checks.checks(large, full=True)), "store-check").level is Level.PROBLEM
+    assert of(checked(large), "store-check").level is CheckLevel.NOTE
+    assert of(run(store_checks.checks(large, full=True)), "store-check").level is CheckLevel.PROBLEM
 
 
 def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
@@ -435,7 +440,10 @@ def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
             raise CorruptError("nothing can be read", hint="Repair it")
 
     found = checked(timed(time.time_ns, Unreadable()))
-    assert [(each.code, each.level) for each in found] == [("store-opens", Level.PROBLEM), ("store-check", Level.OK)]
+    assert [(each.code, each.level) for each in found] == [
+        ("store-opens", CheckLevel.PROBLEM),
+        ("store-check", CheckLevel.OK),
+    ]
 
 
 def test_a_sqlite_file_that_does_not_give_room_back(tmp_path: Path) -> None:
@@ -446,10 +454,10 @@ def test_a_sqlite_file_that_does_not_give_room_back(tmp_path: Path) -> None:
         for number in range(40):
             store.delete(f"t{number}")
         (found,) = store_checks.sqlite_settings(tmp_path / "a.db")
-        assert found.level is Level.NOTE
+        assert found.level is CheckLevel.NOTE
         assert "Give the room back" in found.remedy
     import apsw
 
     apsw.Connection(str(tmp_path / "plain.db")).execute("create table t (a); insert into t values (1)")
     (found,) = store_checks.sqlite_settings(tmp_path / "plain.db")
-    assert found.level is Level.WARNING
+    assert found.level is CheckLevel.WARNING

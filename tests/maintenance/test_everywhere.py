@@ -11,8 +11,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
-from holdfast.maintenance.doctor.run import Level, doctor
-from holdfast.maintenance.jobs.jobs import Book, Jobs
+from holdfast.maintenance.doctor.run import CheckLevel, doctor
+from holdfast.maintenance.jobs.jobs import Jobs, JobTable
 from tests.maintenance.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly
@@ -40,7 +40,7 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
         job = jobs.get("a")
         run(store.engine.ground.backend.apply([job.changed(due_ns=1).put()]))
         assert [job.name for job in jobs.due()] == ["a"]
-        (ended,) = run_due(Book(store))
+        (ended,) = run_due(JobTable(store))
         assert ended.run.ok
         assert jobs.due() == []
         assert [each.outcome for each in jobs.get("a").runs] == ["ok", "ok"]
@@ -49,5 +49,5 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
     with holdfast.open(url, tenant="acme") as store:
         assert [job.name for job in Jobs(store).list()] == ["a", "b"]
         assert len(Jobs(store).get("a").runs) == 2
-    problems = [each for each in doctor(url, tenant="acme") if each.level is Level.PROBLEM]
+    problems = [each for each in doctor(url, tenant="acme") if each.level is CheckLevel.PROBLEM]
     assert problems == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.engine.integrity.findings import Code
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.errors import FINER_CODES, HoldfastError, NotFoundError
 from holdfast.interfaces.cli.exit_codes import EXIT_CODES, exit_code
 from holdfast.maintenance.explain.checks import CHECKS
@@ -77,7 +77,7 @@ def test_an_error_ends_a_command_as_its_explanation_says(subtests: pytest.Subtes
 
 
 def test_every_finding_is_explained() -> None:
-    for code in Code:
+    for code in FindingCode:
         assert explain(code.value).kind == "finding"
 
 
@@ -92,7 +92,7 @@ def test_every_check_of_the_doctor_is_explained() -> None:
 
 
 def test_no_code_means_two_things() -> None:
-    known = [*(each.code for each in ERRORS), *(code.value for code in Code), *CHECKS]
+    known = [*(each.code for each in ERRORS), *(code.value for code in FindingCode), *CHECKS]
     assert len(known) == len(set(known)) == len(explanations())
 
 

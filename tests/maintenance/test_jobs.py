@@ -24,8 +24,8 @@ from holdfast.errors import (
     TooLargeError,
     TransientError,
 )
-from holdfast.maintenance.jobs.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
-from holdfast.maintenance.jobs.types import Kind, Kinds, Result
+from holdfast.maintenance.jobs.jobs import KEPT_RUNS, AsyncJobs, Jobs, JobTable, retry_after
+from holdfast.maintenance.jobs.types import JobResult, JobType, JobTypes
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 
 
@@ -55,7 +55,7 @@ def test_a_job_is_kept_with_what_was_said_of_it(tmp_path: Path) -> None:
 def test_a_job_is_due_at_its_time_and_runs_once_for_all_the_times_that_were_missed(clock: Clock) -> None:
     watched, store = Watched(lambda job: "did it"), timed(clock)
     kinds = knows(watched.kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("a", "watched", schedule="daily at 03:00")
     assert jobs.due() == []
     clock.now += 10 * DAY
@@ -89,7 +89,7 @@ def test_a_job_that_fails_is_tried_again_after_longer_and_longer_times(clock: Cl
         return "well"
 
     store, kinds = timed(clock), knows(Watched(work).kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("a", "watched", schedule="daily at 03:00")
     clock.now += DAY
     waits = []
@@ -111,8 +111,8 @@ def test_a_job_that_fails_is_tried_again_after_longer_and_longer_times(clock: Cl
 
 
 def test_a_job_that_finds_something_is_not_tried_again_before_its_time(clock: Clock) -> None:
-    store, kinds = timed(clock), knows(Watched(lambda job: Result("two are damaged", ok=False)).kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    store, kinds = timed(clock), knows(Watched(lambda job: JobResult("two are damaged", ok=False)).kind())
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("a", "watched", schedule="every 6h")
     clock.now += 6 * HOUR
     (ended,) = run_due(book)
@@ -150,7 +150,7 @@ def test_a_job_without_a_schedule_that_fails_waits_to_be_told(clock: Clock) -> N
 def test_a_paused_job_is_not_due_and_goes_on_at_its_next_time(clock: Clock) -> None:
     watched, store = Watched(), timed(clock)
     kinds = knows(watched.kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("a", "watched", schedule="daily at 03:00")
     assert jobs.pause("a").paused
     assert jobs.pause("a").due is None
@@ -177,7 +177,7 @@ def test_running_by_hand_counts_as_the_last_time(clock: Clock) -> None:
 def test_a_clock_that_was_ahead_does_not_put_jobs_off_for_ever(clock: Clock) -> None:
     watched, store = Watched(), timed(clock)
     kinds = knows(watched.kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("calendar", "watched", schedule="daily at 03:00")
     jobs.add("span", "watched", schedule="every 6h")
     right = clock.now
@@ -197,7 +197,7 @@ def test_a_retry_after_a_failure_is_no_wrong_clock(clock: Clock) -> None:
         raise TransientError("away")
 
     store, kinds = timed(clock), knows(Watched(work).kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     jobs.add("a", "watched", schedule="every 1s")
     for _ in range(5):
         clock.now = max(clock.now, jobs.get("a").due_ns)
@@ -245,7 +245,7 @@ def test_a_job_is_removed(clock: Clock) -> None:
 
 def test_what_others_change_while_it_runs_stays(clock: Clock) -> None:
     store = timed(clock)
-    kinds = Kinds()
+    kinds = JobTypes()
     jobs = Jobs(store, kinds)
 
     async def pauses(job: Any) -> None:
@@ -254,8 +254,8 @@ def test_what_others_change_while_it_runs_stays(clock: Clock) -> None:
     async def removes(job: Any) -> None:
         jobs.remove("b")
 
-    kinds.add(Kind("pauses", "", pauses))
-    kinds.add(Kind("removes", "", removes))
+    kinds.add(JobType("pauses", "", pauses))
+    kinds.add(JobType("removes", "", removes))
     jobs.add("a", "pauses", schedule="every 1h")
     jobs.add("b", "removes")
     assert jobs.run("a").ok
@@ -268,7 +268,7 @@ def test_what_others_change_while_it_runs_stays(clock: Clock) -> None:
 def test_a_damaged_job_does_not_keep_others_from_running_and_can_be_removed(clock: Clock) -> None:
     watched, store = Watched(), timed(clock)
     kinds = knows(watched.kind())
-    jobs, book = Jobs(store, kinds), Book(store, kinds)
+    jobs, book = Jobs(store, kinds), JobTable(store, kinds)
     for name in ("a", "b"):
         jobs.add(name, "watched", schedule="every 1h")
     job = jobs.get("a")
@@ -333,12 +333,12 @@ def test_settings_that_are_too_large_are_refused(clock: Clock) -> None:
 
 def test_a_near_name_of_a_kind_is_suggested_and_no_kind_is_added_twice() -> None:
     with pytest.raises(InvalidError) as caught:
-        Kinds().get("prun")
+        JobTypes().get("prun")
     assert "Did you mean prune?" in str(caught.value)
     with pytest.raises(InvalidError, match="already"):
-        Kinds().add(Kind("prune", "", print))
-    assert "prune" in Kinds()
-    assert "nothing" not in Kinds()
+        JobTypes().add(JobType("prune", "", print))
+    assert "prune" in JobTypes()
+    assert "nothing" not in JobTypes()
 
 
 @given(st.integers(1, 10**6))
@@ -383,7 +383,7 @@ class Entries(list[Entry]):
 
 
 def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    backup = Kind("backup", "copy the store elsewhere", lambda job: "copied")
+    backup = JobType("backup", "copy the store elsewhere", lambda job: "copied")
     plugged = [Entry("backup", backup), Entry("broken", object()), Entry("misnamed", backup)]
 
     def entry_points(group: str, name: str = "") -> Entries:
@@ -391,11 +391,11 @@ def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> 
         return Entries(each for each in plugged if not name or each.name == name)
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    assert "backup" in Kinds().names()
-    assert "backup" in Kinds()
+    assert "backup" in JobTypes().names()
+    assert "backup" in JobTypes()
     jobs = Jobs(timed(Clock()))
     jobs.add("a", "backup")
     assert jobs.run("a").summary == "copied"
     for name in ("broken", "misnamed"):
         with pytest.raises(ConfigError, match="is no kind of jobs of the name"):
-            Kinds().get(name)
+            JobTypes().get(name)

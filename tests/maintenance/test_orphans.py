@@ -12,7 +12,7 @@ from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.leases import Lease
-from holdfast.engine.pending_writes import Write
+from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
@@ -52,7 +52,7 @@ def test_a_store_in_order_has_none(shared: Backend) -> None:
     store.pin("t", "3")
     store.hold("t", reason="not for this")
     store.release("t")
-    run(store.engine.writes.put(LINE, "7", [Write("", "task", 0, "c", b"\xc0")]))
+    run(store.engine.writes.put(LINE, "7", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     store.prune(keep_last=3)
     before = everything(shared)
     told: list[Any] = []
@@ -76,13 +76,13 @@ def litter(on: Backend, store: Store) -> None:
         Put(FOLDS, Row((*LINE, 0, 99), (form, b"hash"), b"x")),
         Put(WORDS, Row((*LINE, 0, 99), (1, "word"))),
     )
-    run(store.engine.writes.put(LINE, "0never", [Write("", "task", 0, "c", b"\xc0")]))
+    run(store.engine.writes.put(LINE, "0never", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
 
 
 def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
     clock = Clock()
     store = filled(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "9 to come", [Write("", "task", 0, "c", b"\xc0")]))
+    run(store.engine.writes.put(LINE, "9 to come", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     before, whole = everything(shared), states(store)
     litter(shared, store)
     clock.now += 2 * DAY
@@ -107,7 +107,7 @@ def test_writes_may_come_before_their_checkpoint(shared: Backend) -> None:
     clock = Clock()
     store = filled(shared, clock=clock)
     for id in ("5a", "9"):
-        run(store.engine.writes.put(LINE, id, [Write("", "task", 0, "c", b"\xc0")]))
+        run(store.engine.writes.put(LINE, id, [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     assert store.orphans().found == []
     clock.now += DAY // 2
     store.put("t", {"n": "new"}, id="85")
@@ -123,7 +123,7 @@ def test_writes_may_come_before_their_checkpoint(shared: Backend) -> None:
 def test_a_thread_of_writes_alone(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "1", [Write("", "task", 0, "c", b"\xc0")]))
+    run(store.engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     assert store.orphans().found == []
     clock.now += 2 * DAY
     assert store.orphans().rows == 1

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.interface import Put, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, NODES, SPACES
+from holdfast.backends.tables import LINES, NODES, TABLES
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
@@ -39,7 +39,7 @@ from tests.support.nightly import mostly_nightly
 
 
 def filled(threads: int = 3) -> Store:
-    store = store_on(Memory(), fold_every=4)
+    store = store_on(MemoryBackend(), fold_every=4)
     fill(store, threads)
     return store
 
@@ -50,7 +50,7 @@ def source() -> Store:
 
 
 def is_empty(store: Store) -> bool:
-    return not any(run(backend_of(store).read([Scan(space, ()) for space in SPACES])))
+    return not any(run(backend_of(store).read([Scan(space, ()) for space in TABLES])))
 
 
 def is_sound(store: Store, thread: str) -> bool:
@@ -111,7 +111,7 @@ def test_a_file_that_is_open_is_written_and_read(source: Store) -> None:
     file = io.BytesIO()
     source.export(file, threads=iter(["thread 2"]))
     assert not file.closed
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     file.seek(0)
     assert target.import_(file).threads == ("thread 2",)
     assert not file.closed
@@ -126,7 +126,7 @@ def test_a_file_that_is_open_is_written_and_read(source: Store) -> None:
 
 def test_through_a_pipe(source: Store) -> None:
     read, write = os.pipe()
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     with os.fdopen(read, "rb") as inward, os.fdopen(write, "wb") as outward:
         import threading
 
@@ -150,7 +150,7 @@ def test_async(tmp_path: Path, source: Store) -> None:
             assert (await target.export(tmp_path / "again.jsonl.gz")).threads == 3
 
     asyncio.run(main())
-    back = store_on(Memory())
+    back = store_on(MemoryBackend())
     back.import_(tmp_path / "again.jsonl.gz")
     check_same(source, back)
 
@@ -164,7 +164,7 @@ def test_progress(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", progress=tell)
     assert seen == [(n + 1, 3, f"thread {n}") for n in range(3)]
     seen.clear()
-    store_on(Memory()).import_(tmp_path / "f", progress=tell)
+    store_on(MemoryBackend()).import_(tmp_path / "f", progress=tell)
     assert seen == [
         *((n + 1, None, f"read thread {n}") for n in range(3)),
         *((n + 1, 3, f"verified thread {n}") for n in range(3)),
@@ -173,8 +173,8 @@ def test_progress(source: Store, tmp_path: Path) -> None:
 
 
 def test_an_empty_store(tmp_path: Path) -> None:
-    assert store_on(Memory()).export(tmp_path / "f").threads == 0
-    target = store_on(Memory())
+    assert store_on(MemoryBackend()).export(tmp_path / "f").threads == 0
+    target = store_on(MemoryBackend())
     assert target.import_(tmp_path / "f").threads == ()
     assert is_empty(target)
 
@@ -182,7 +182,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 @settings(max_examples=15, deadline=None)
 @given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), pruned=st.booleans())
 def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool) -> None:
-    store = store_on(Memory(), fold_every=fold_every)
+    store = store_on(MemoryBackend(), fold_every=fold_every)
     thread = Thread(store)
     for action, (state, chance) in script:
         perform(thread, action, state, chance)
@@ -190,7 +190,7 @@ def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool
         store.prune(keep_last=2)
     with tempfile.TemporaryDirectory() as folder:
         store.export(Path(folder) / "f")
-        target = store_on(Memory())
+        target = store_on(MemoryBackend())
         target.import_(Path(folder) / "f")
     check_same(store, target)
 
@@ -200,7 +200,7 @@ def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool
 
 def test_some_threads(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 2", "thread 0", "thread 2"])
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     assert target.import_(tmp_path / "f", threads=["thread 0"]).threads == ("thread 0",)
     assert [each.thread for each in target.threads()] == ["thread 0"]
     with pytest.raises(NotFoundError, match="'thread 1'"):
@@ -215,16 +215,16 @@ def test_some_threads(source: Store, tmp_path: Path) -> None:
 
 
 def test_namespaces_go_with_their_thread(tmp_path: Path) -> None:
-    source = store_on(Memory())
+    source = store_on(MemoryBackend())
     for name in ("chat", thread_name("chat", "child:1"), "chatty", thread_name("other", "child:1"), "other"):
         source.put(name, {"in": name})
     report = source.export(tmp_path / "f", threads=["chat", "other"])
     assert report.threads == 4
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     assert set(target.import_(tmp_path / "f", threads=["chat"]).threads) == {"chat", thread_name("chat", "child:1")}
     target.import_(tmp_path / "f", threads=["chat"], as_thread="talk")
     assert target.get(thread_name("talk", "child:1")).state == {"in": thread_name("chat", "child:1")}
-    alone = store_on(Memory())
+    alone = store_on(MemoryBackend())
     assert alone.import_(tmp_path / "f", threads=[thread_name("chat", "child:1")]).threads == (
         thread_name("chat", "child:1"),
     )
@@ -259,7 +259,7 @@ def test_to_another_tenant(tmp_path: Path) -> None:
 
 
 def test_copying_some_threads(source: Store) -> None:
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     assert source.copy_to(target, threads=["thread 1"]).threads == 1
     assert [each.thread for each in target.threads()] == ["thread 1"]
     with pytest.raises(NotFoundError):
@@ -273,7 +273,7 @@ def test_copying_some_threads(source: Store) -> None:
 
 def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f")
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     target.put("thread 1", {"mine": 1})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="another thread of this name"):
@@ -283,7 +283,7 @@ def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> N
 
 
 def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     source.copy_to(target)
     source.put("thread 0", {"here": 1})
     target.put("thread 0", {"there": 1})
@@ -294,7 +294,7 @@ def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
 
 
 def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     source.copy_to(target)
     source.put("thread 0", {"more": 1})
     source.export(tmp_path / "f")
@@ -307,7 +307,7 @@ def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
 
 def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     """A file knows nothing of holds, pins, names and branches that the thread got here, and takes none of them away."""
-    source, target = store_on(Memory()), store_on(Memory())
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.put("t", {"n": n}).id for n in range(3)]
     source.name("t", "shared", ids[0])
     source.copy_to(target)
@@ -335,7 +335,7 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("same_name", [True, False])
 def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -> None:
-    source, target = store_on(Memory()), store_on(Memory())
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.put("t", {"n": n}).id for n in range(3)]
     source.copy_to(target)
     target.fork("t", ids[1], branch="idea")
@@ -366,7 +366,7 @@ def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f")
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     assert len(target.import_(tmp_path / "f", dry_run=True).threads) == 3
     assert is_empty(target)
 
@@ -425,7 +425,7 @@ def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
             source.delete("thread 1")
 
     assert source.export(tmp_path / "f", progress=tell).threads == 2
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     assert target.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
 
 
@@ -434,7 +434,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
     beside = tmp_path / "beside"
     beside.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(beside))
-    source = store_on(Memory(), fold_every=4)
+    source = store_on(MemoryBackend(), fold_every=4)
     for n in range(12):
         source.put(f"t{n}", {"n": random.Random(n).randbytes(4_000_000)})
     largest = 0
@@ -452,7 +452,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_states_for_other_tools(tmp_path: Path) -> None:
-    source = store_on(Memory(), fold_every=3)
+    source = store_on(MemoryBackend(), fold_every=3)
     for n in range(70):
         state = {"messages": [f"m{m}" for m in range(n)], "pair": (1, 2), "large": "y" * 100_000 if n == 5 else ""}
         source.put("t", state, metadata={"n": n})
@@ -474,4 +474,4 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     assert [each["metadata"].get("n") for each in documents[:70]] == list(range(69, -1, -1))
     assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
     with pytest.raises(InvalidError, match="no file of exported threads"):
-        store_on(Memory()).import_(tmp_path / "f.jsonl")
+        store_on(MemoryBackend()).import_(tmp_path / "f.jsonl")

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
@@ -34,12 +34,12 @@ def source() -> Store:
 
 
 def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
-    source = store_on(Memory(), fold_every=2)
+    source = store_on(MemoryBackend(), fold_every=2)
     for n in range(3):
         source.put("t", {"n": n})
     source.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     for at in range(0, len(data), 17):
         flipped = bytearray(data)
         flipped[at] ^= 1 << (at % 7)
@@ -143,11 +143,11 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
 def test_a_file_that_makes_no_sense_is_refused(
     change: Callable[[list[dict[str, Any]]], None], says: str, tmp_path: Path
 ) -> None:
-    source = store_on(Memory(), fold_every=2)
+    source = store_on(MemoryBackend(), fold_every=2)
     for n in range(5):
         source.put("t", {"n": n})
     source.export(tmp_path / "f")
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match=says):
         target.import_(resealed((tmp_path / "f").read_bytes(), change))
     assert is_empty(target)
@@ -157,7 +157,7 @@ def test_a_file_that_makes_no_sense_is_refused(
 def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
     data = (tmp_path / "f").read_bytes()
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     with pytest.raises(UnsupportedError, match="version 2"):
         target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
     with pytest.raises(UnsupportedError, match="'novelties'"):
@@ -213,10 +213,10 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
 
         return change
 
-    source = store_on(Memory())
+    source = store_on(MemoryBackend())
     source.put("t", {"n": 1})
     source.export(tmp_path / "f")
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match="no name"):
         target.import_(resealed((tmp_path / "f").read_bytes(), named("")))
     with pytest.raises(InvalidError, match="at most 1024 bytes"):
@@ -227,7 +227,7 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
 def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
     source.hold("thread 0", reason="audit")
     source.export(tmp_path / "f", threads=["thread 0"])
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
 
     def lease(lines: list[dict[str, Any]]) -> None:
         lines.insert(-1, {"type": "row", "space": "refs", "key": ["lease", "rewrite", ""], "columns": ["x", 1]})

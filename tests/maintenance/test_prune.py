@@ -18,12 +18,12 @@ from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.integrity.findings import Code
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.leases import Lease
 from holdfast.engine.rewrite.row_sizes import row_bytes
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
-from holdfast.maintenance.pruner import Pruned, PrunedThread
+from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
 from holdfast.maintenance.retention import Retention
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -51,12 +51,12 @@ def stored_bytes(on: Backend, line: Line = LINE) -> int:
     return sum(row_bytes(row) for rows in rows_of(on, line).values() for row in rows)
 
 
-def dropped_ids(report: Pruned, thread: str = "t") -> list[str]:
+def dropped_ids(report: PruneReport, thread: str = "t") -> list[str]:
     (found,) = [each for each in report.threads if each.thread == thread]
     return sorted(each.id for each in found.checkpoints if not each.kept)
 
 
-def without_rewriting(report: Pruned) -> list[Any]:
+def without_rewriting(report: PruneReport) -> list[Any]:
     return [(each.thread, each.kept, each.dropped, each.rows, each.bytes, each.checkpoints) for each in report.threads]
 
 
@@ -171,7 +171,7 @@ def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -
     assert store.search("only2").matches == []
     assert store.verify("t", level="decode").findings == []
     run(shared.apply([Put(WORDS, row._replace(columns=(row.columns[0], "other"))) for row in rows_of(shared)["words"]]))
-    assert [found.code for found in store.verify("t", level="decode").findings] == [Code.STALE_WORDS]
+    assert [found.code for found in store.verify("t", level="decode").findings] == [FindingCode.STALE_WORDS]
 
 
 # Which threads ----------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_a_thread_fits_with_its_namespaces(shared: Backend) -> None:
 def test_progress_and_each(shared: Backend) -> None:
     store = many(shared)
     told: list[Any] = []
-    each: list[PrunedThread] = []
+    each: list[ThreadPruneReport] = []
     report = store.prune(keep_last=2, progress=lambda *how: told.append(how), each=each.append)
     assert told[0] == (1, 6, "a0")
     assert told[-1] == (6, 6, "b5")

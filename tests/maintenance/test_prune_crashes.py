@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
@@ -30,7 +30,7 @@ def test_power_cuts() -> None:
 
     def workload(folder: Path, recorder: Recorder) -> None:
         url = f"sqlite:///{folder}/store.db"
-        opened = run(SQLite.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
         for n in range(6):
             store.put("u", {"n": n, "list": list(range(n))}, id=str(n))
@@ -46,7 +46,7 @@ def test_power_cuts() -> None:
     def verify(folder: Path, labels: Labels) -> None:
         if not labels:
             return
-        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(LATER))
         try:
             for thread, ids in kept.items():
@@ -91,13 +91,13 @@ def test_killed_at_any_point(fresh: Backends) -> None:
 
 PRUNER = """
 import signal, sys, time
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.runtime.drivers import run
 from tests.engine.lines import store_on
 from tests.support.interference import InterferingBackend
 
 url, how = sys.argv[1:]
-backend = InterferingBackend(run(SQLite.open(url)))
+backend = InterferingBackend(run(SQLiteBackend.open(url)))
 with backend.interfere(lambda: signal.raise_signal(int(how)), at=9):
     store_on(backend, clock=time.time_ns).prune(keep_last=5)
 """

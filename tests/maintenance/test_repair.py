@@ -9,14 +9,14 @@ import pytest
 
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
-from holdfast.engine.integrity.findings import Code, Level, Weight
+from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, TABLES
+from holdfast.engine.integrity.findings import FindingCode, Severity, VerifyLevel
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError, UnavailableError
 from holdfast.maintenance.repair.line import mend
 from holdfast.maintenance.repair.quarantine import quarantined
 from holdfast.maintenance.repair.repairer import repair
-from holdfast.maintenance.repair.sources import Source
+from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.verify.heads import export_heads
 from tests.damaged import flipped
 from tests.engine.lines import store_on
@@ -38,9 +38,9 @@ def check_from_copy(rows: Rows, count: int, seed: int) -> None:
     refs = {at: row for at, row in rows.items() if at[0] is REFS}
     for what, damaged in every(rows, seed, count):
         engine = loaded(damaged)
-        if not any(each.weight is Weight.DAMAGE for each in found_in(engine, Level.DECODE)):
+        if not any(each.weight is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
-        mended = run(mend(engine, LINE, [Source(loaded(rows))]))
+        mended = run(mend(engine, LINE, [RepairSource(loaded(rows))]))
         assert mended is not None, what
         assert mended.lost == [], what
         assert mended.left == [], what
@@ -53,9 +53,9 @@ def check_salvage(rows: Rows, count: int, seed: int) -> None:
     truth = picture(loaded(rows))
     for what, damaged in every(rows, seed, count):
         engine = loaded(damaged)
-        if not any(each.weight is Weight.DAMAGE for each in found_in(engine, Level.DECODE)):
+        if not any(each.weight is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
-        affected = {id for each in found_in(engine, Level.DECODE) for id in each.affected}
+        affected = {id for each in found_in(engine, VerifyLevel.DECODE) for id in each.affected}
         mended = run(mend(engine, LINE, []))
         assert mended is not None, what
         assert damage_in(engine) == [], what
@@ -162,7 +162,7 @@ def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) ->
     key = (STEPS, (*LINE, 0, 7))
     spoilt = {**rows, key: rows[key]._replace(body=flipped(rows[key].body))}
     engine = loaded(spoilt)
-    mended = run(mend(engine, LINE, [Source(loaded(other_history()))], whole=whole))
+    mended = run(mend(engine, LINE, [RepairSource(loaded(other_history()))], whole=whole))
     assert mended is not None
     assert [each.checkpoint for each in mended.lost] == ["7"]
     assert (mended.restored, mended.left) == (0, [])
@@ -177,8 +177,8 @@ def test_only_a_thread_that_is_named_is_repaired() -> None:
     engine, source = loaded(rows), loaded(rows)
     for number in range(3):
         store_on(source.ground.backend, fold_every=3).put("u", {"x": number}, id=str(number))
-    found = run(source.ground.backend.read([Scan(space, ("", "u")) for space in SPACES]))
-    copied = [Put(space, row) for space, each in zip(SPACES, found, strict=True) for row in each]
+    found = run(source.ground.backend.read([Scan(space, ("", "u")) for space in TABLES]))
+    copied = [Put(space, row) for space, each in zip(TABLES, found, strict=True) for row in each]
     run(engine.ground.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
     assert run(repair(engine, "", [source], threads=["t"])).mended == []
     assert [each.thread for each in run(repair(engine, "", [source])).mended] == ["u"]
@@ -215,7 +215,7 @@ def test_an_end_that_no_source_has_is_told_where_heads_were_exported() -> None:
     rows = small(pruned=False)
     heads = run(export_heads(loaded(rows), ""))
     cut = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 7))}
-    assert [each.code for each in run(repair(loaded(cut), "", heads=heads)).left] == [Code.CUT_OFF]
+    assert [each.code for each in run(repair(loaded(cut), "", heads=heads)).left] == [FindingCode.CUT_OFF]
     assert run(repair(loaded(cut), "", [loaded(rows)], heads=heads)).sound
 
 
@@ -249,7 +249,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
     for lives in range(0, 400, 7):
         engine = loaded(spoilt)
         mortal = Mortal(engine.ground.backend, lives)
-        sources = [Source(loaded(rows))] if copy else []
+        sources = [RepairSource(loaded(rows))] if copy else []
         try:
             run(mend(store_on(mortal, fold_every=3).engine, LINE, sources))
         except UnavailableError:

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
@@ -48,7 +48,7 @@ def test_power_cuts(copy: bool) -> None:
 
     def workload(folder: Path, recorder: Recorder) -> None:
         url = f"sqlite:///{folder}/store.db"
-        opened = run(SQLite.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
         whole.update(states_of(store, "t"))
         store.copy_to(intact)
@@ -62,7 +62,7 @@ def test_power_cuts(copy: bool) -> None:
     def verify(folder: Path, labels: Labels) -> None:
         if not labels:
             return
-        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(LATER), cache_bytes=0)
         try:
             assert {id: store.get("t", id).state for id in readable} == readable
@@ -127,7 +127,7 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
         child.communicate(timeout=300)
     finally:
         child.kill()
-    opened = run(SQLite.open(f"sqlite:///{path}"))
+    opened = run(SQLiteBackend.open(f"sqlite:///{path}"))
     try:
         store = store_on(opened, clock=Clock(time.time_ns() + 3600 * 10**9))  # whoever had a lease is taken for dead
         assert store.repair().sound

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.object_store.rebuild import Renewing
+from holdfast.backends.object_store.rebuild import ShardRebuild
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.engine.row_format import is_sound
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
-from holdfast.maintenance.verify.heads import Heads
+from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store
 
 Truth = dict[str, dict[str, Any]]
@@ -39,7 +39,7 @@ def everything(store: Store) -> Truth:
     }
 
 
-def made(kind: str, folder: Path) -> tuple[Truth, Heads]:
+def made(kind: str, folder: Path) -> tuple[Truth, StoreHeads]:
     """A small store, closed; what is in it, and its heads."""
     folder.mkdir()
     with holdfast.open(url(kind, folder)) as store:
@@ -69,7 +69,7 @@ def flipped(folder: Path, broken: Path, chance: Random, at: int | None = None) -
     raise AssertionError
 
 
-def check_flip(kind: str, folder: Path, broken: Path, truth: Truth, heads: Heads, what: str, *, copy: bool) -> str:
+def check_flip(kind: str, folder: Path, broken: Path, truth: Truth, heads: StoreHeads, what: str, *, copy: bool) -> str:
     """A flipped bit is found, or makes no difference; and it is mended."""
     try:
         store = holdfast.open(url(kind, broken))
@@ -345,7 +345,7 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         readable = store.threads()
         with monkeypatch.context() as patched:
-            patched.setattr(Renewing, "_begin", interrupted)
+            patched.setattr(ShardRebuild, "_begin", interrupted)
             with pytest.raises(UnavailableError):
                 store.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.maintenance.retention import Candidate, Retention, Verdict, policy_of
+from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict, policy_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = 3600 * 10**9
@@ -22,16 +22,18 @@ def at(moment: datetime) -> int:
     return int(moment.timestamp()) * 10**9
 
 
-def saved(*hours: float) -> list[Candidate]:
+def saved(*hours: float) -> list[RetentionCandidate]:
     """Checkpoints so many hours after the start."""
-    return [Candidate(at(START) + int(hour * HOUR), f"{number:03}") for number, hour in enumerate(hours)]
+    return [RetentionCandidate(at(START) + int(hour * HOUR), f"{number:03}") for number, hour in enumerate(hours)]
 
 
-def kept(verdicts: list[Verdict]) -> dict[str, tuple[str, ...]]:
+def kept(verdicts: list[RetentionVerdict]) -> dict[str, tuple[str, ...]]:
     return {each.id: each.reasons for each in verdicts if each.kept}
 
 
-def decided(policy: Retention, candidates: list[Candidate], now: int | None = None) -> dict[str, tuple[str, ...]]:
+def decided(
+    policy: Retention, candidates: list[RetentionCandidate], now: int | None = None
+) -> dict[str, tuple[str, ...]]:
     return kept(policy.decide(candidates, at(START) if now is None else now))
 
 
@@ -71,20 +73,20 @@ def test_days_are_those_of_the_zone() -> None:
 
 def test_an_hour_that_comes_twice_is_two() -> None:
     back = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # 2:30 in Vienna, and an hour later again
-    candidates = [Candidate(at(back), "0"), Candidate(at(back + timedelta(hours=1)), "1")]
+    candidates = [RetentionCandidate(at(back), "0"), RetentionCandidate(at(back + timedelta(hours=1)), "1")]
     vienna = Retention(keep_hourly=9, zone=ZoneInfo("Europe/Vienna"))
     assert list(decided(vienna, candidates)) == ["0", "1"]
 
 
 def test_names_tags_pins_and_the_ends_of_branches() -> None:
     candidates = [
-        Candidate(1, "1", names=("v1",)),
-        Candidate(2, "2", tags=("release-1", "good")),
-        Candidate(3, "3", pins=("the auditors want it", "")),
-        Candidate(4, "4", heads=("main", "draft")),
-        Candidate(5, "5", matches=True),
-        Candidate(6, "6"),
-        Candidate(7, "7"),
+        RetentionCandidate(1, "1", names=("v1",)),
+        RetentionCandidate(2, "2", tags=("release-1", "good")),
+        RetentionCandidate(3, "3", pins=("the auditors want it", "")),
+        RetentionCandidate(4, "4", heads=("main", "draft")),
+        RetentionCandidate(5, "5", matches=True),
+        RetentionCandidate(6, "6"),
+        RetentionCandidate(7, "7"),
     ]
     always = {"3": ("pinned: the auditors want it", "pinned"), "4": ("last of main", "last of draft")}
     everything = {"1": ("name v1",), "2": ("tag release-1", "tag good"), **always, "5": ("matches",), "7": ("latest",)}
@@ -109,7 +111,7 @@ def test_without_room_the_oldest_go_that_are_only_kept_by_age_or_number() -> Non
     assert Retention(max_thread_bytes=1).decide(candidates, 0)[0].reasons == ("there is room",)
 
 
-def replace_names(candidate: Candidate, *names: str) -> Candidate:
+def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandidate:
     return candidate._replace(names=names)
 
 
@@ -157,7 +159,7 @@ def test_a_policy_is_given_whole_or_rule_by_rule() -> None:
 some = st.tuples() | st.tuples(st.sampled_from(["a", "b", "v1"]))
 histories = st.lists(
     st.builds(
-        Candidate,
+        RetentionCandidate,
         st.integers(0, 90 * 24 * 60).map(lambda minutes: at(START) + minutes * 60 * 10**9),
         st.just(""),
         some,
@@ -189,21 +191,21 @@ NOW = at(START) + 90 * 24 * HOUR
 
 
 @given(histories, policies)
-def test_the_latest_pins_and_heads_always_stay(history: list[Candidate], policy: Retention) -> None:
+def test_the_latest_pins_and_heads_always_stay(history: list[RetentionCandidate], policy: Retention) -> None:
     stays = decided(policy, history, NOW)
     assert not history or history[-1].id in stays
     assert all(each.id in stays for each in history if each.pins or each.heads)
 
 
 @given(histories, policies)
-def test_again_changes_nothing(history: list[Candidate], policy: Retention) -> None:
+def test_again_changes_nothing(history: list[RetentionCandidate], policy: Retention) -> None:
     stays = decided(policy, history, NOW)
     assert decided(policy, [each for each in history if each.id in stays], NOW) == stays
 
 
 @given(histories, policies, st.sampled_from(NUMBERS), st.integers(1, 30))
 def test_a_more_generous_policy_keeps_no_less(
-    history: list[Candidate], policy: Retention, which: str, more: int
+    history: list[RetentionCandidate], policy: Retention, which: str, more: int
 ) -> None:
     stays = decided(policy, history, NOW).keys()
     changes: dict[str, Any] = {which: (getattr(policy, which) or 0) + more}
@@ -215,14 +217,14 @@ def test_a_more_generous_policy_keeps_no_less(
 
 
 @given(histories, policies, st.randoms())
-def test_the_order_does_not_matter(history: list[Candidate], policy: Retention, random: Any) -> None:
+def test_the_order_does_not_matter(history: list[RetentionCandidate], policy: Retention, random: Any) -> None:
     mixed = list(history)
     random.shuffle(mixed)
     assert decided(policy, mixed, NOW) == decided(policy, history, NOW)
 
 
 @given(histories, policies, st.integers(0, 90 * 24))
-def test_room_takes_the_oldest_first(history: list[Candidate], policy: Retention, hours: int) -> None:
+def test_room_takes_the_oldest_first(history: list[RetentionCandidate], policy: Retention, hours: int) -> None:
     cutoff = at(START) + hours * HOUR
     verdicts = policy.decide(history, NOW)
     for verdict, after in zip(verdicts, (each.before(cutoff) for each in verdicts), strict=True):

@@ -15,14 +15,14 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Delete, Put, Query, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import CorruptError, InvalidError, TransientError, UnavailableError
-from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, Jobs, Run
-from holdfast.maintenance.jobs.runner import AsyncRunner, Runner
-from holdfast.maintenance.jobs.types import Context, Kind, Result
+from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, JobRun, Jobs
+from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
+from holdfast.maintenance.jobs.types import JobContext, JobResult, JobType
 from tests.damaged import flipped
 from tests.maintenance.kit import HOUR, Clock, Watched, awaited, knows, timed
 from tests.support.nightly import mostly_nightly
@@ -47,10 +47,10 @@ def test_a_runner_in_a_thread_runs_what_is_due_and_stops(store: holdfast.Store) 
     kinds = knows(watched.kind())
     seen: list[tuple[str, str]] = []
 
-    def on_run(job: Job, ended: Run) -> None:
+    def on_run(job: Job, ended: JobRun) -> None:
         seen.append((job.name, ended.summary))
 
-    with Runner(store, kinds, look_every=0.05, on_run=on_run) as runner:
+    with JobRunner(store, kinds, look_every=0.05, on_run=on_run) as runner:
         Jobs(store, kinds).add("a", "watched", schedule="every 1s")
         Jobs(store, kinds).add("later", "watched", schedule="every 1d")
         with pytest.raises(InvalidError, match="works already"):
@@ -69,18 +69,18 @@ def test_a_runner_in_a_thread_runs_what_is_due_and_stops(store: holdfast.Store) 
 def test_a_job_in_the_middle_is_stopped_with_its_runner_and_goes_on_with_the_next(store: holdfast.Store) -> None:
     begun = threading.Event()
 
-    def slow(job: Context) -> None:
+    def slow(job: JobContext) -> None:
         begun.set()
         while True:
             time.sleep(0.01)
             job.progress(0, None, "")
 
-    kinds = knows(Kind("slow", "", slow))
+    kinds = knows(JobType("slow", "", slow))
     jobs = Jobs(store, kinds)
     jobs.add("a", "slow", schedule="every 1s")
     for outcomes in (["stopped"], ["stopped", "stopped"]):
         begun.clear()
-        with Runner(store, kinds, look_every=0.05):
+        with JobRunner(store, kinds, look_every=0.05):
             assert begun.wait(120)
         assert [each.outcome for each in jobs.get("a").runs] == outcomes
 
@@ -88,8 +88,8 @@ def test_a_job_in_the_middle_is_stopped_with_its_runner_and_goes_on_with_the_nex
 def test_a_runner_is_stopped_by_what_it_calls(store: holdfast.Store) -> None:
     kinds = knows(Watched().kind())
     Jobs(store, kinds).add("a", "watched", schedule="every 1s")
-    runners: list[Runner] = []
-    runners.append(Runner(store, kinds, look_every=0.05, on_run=lambda job, ended: runners[0].stop()))
+    runners: list[JobRunner] = []
+    runners.append(JobRunner(store, kinds, look_every=0.05, on_run=lambda job, ended: runners[0].stop()))
     runners[0].work()
     assert len(Jobs(store, kinds).get("a").runs) == 1
     runners[0].start()
@@ -102,7 +102,7 @@ def test_of_two_runners_one_runs_each_time(store: holdfast.Store) -> None:
     jobs = Jobs(store, kinds)
     for number in range(3):
         jobs.add(f"job-{number}", "watched", schedule="every 1s")
-    with Runner(store, kinds, look_every=0.02), Runner(store, kinds, look_every=0.02):
+    with JobRunner(store, kinds, look_every=0.02), JobRunner(store, kinds, look_every=0.02):
         wait_for(lambda: all(len(job.runs) >= 2 for job in jobs.list()))
     assert sum(len(job.runs) for job in jobs.list()) == len(watched.runs)
     for job in jobs.list():
@@ -114,7 +114,7 @@ class Flaky(Wrapper):
     """A store that is away for a while."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.error = error
         self.failing = 0
 
@@ -132,7 +132,7 @@ def test_a_runner_outlives_a_store_that_is_away_for_a_while(caplog: pytest.LogCa
     kinds = knows(watched.kind())
     Jobs(store, kinds).add("a", "watched", schedule="every 1s")
     backend.failing = 3
-    with Runner(store, kinds, look_every=0.05):
+    with JobRunner(store, kinds, look_every=0.05):
         wait_for(lambda: bool(watched.runs))
     assert "could not be looked at" in caplog.text
 
@@ -141,7 +141,7 @@ def test_a_runner_ends_with_a_store_that_failed_and_says_so(caplog: pytest.LogCa
     backend = Flaky(UnavailableError("the disk is gone"))
     store = timed(time.time_ns, backend)
     backend.failing = 10**9
-    runner = Runner(store, look_every=0.05).start()
+    runner = JobRunner(store, look_every=0.05).start()
     wait_for(lambda: "the runner of jobs ended" in caplog.text)
     with pytest.raises(UnavailableError, match="the disk is gone"):
         runner.stop()
@@ -162,7 +162,7 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
     run(backend.apply([Put(JOBS, later._replace(columns=(later.columns[0], "fortnightly", *later.columns[2:])))]))
     run(backend.apply([Put(JOBS, newer._replace(body=newer.body[:2] + b"\x7f" + newer.body[3:]))]))
     clock.now += 2 * HOUR
-    runner = Runner(store)
+    runner = JobRunner(store)
     due = runner._book.due
 
     async def and_then() -> list[Job]:
@@ -179,25 +179,25 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
 
 
 def test_what_becomes_of_jobs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(job: Context) -> None:
+    def fails(job: JobContext) -> None:
         raise CorruptError("damaged")
 
-    def errs(job: Context) -> None:
+    def errs(job: JobContext) -> None:
         raise ZeroDivisionError
 
     clock = Clock()
     store = timed(clock)
     kinds = knows(
-        Kind("fails", "", fails),
-        Kind("errs", "", errs),
-        Kind("finds", "", lambda job: Result("two are damaged", ok=False)),
-        Kind("well", "", lambda job: "very well"),
+        JobType("fails", "", fails),
+        JobType("errs", "", errs),
+        JobType("finds", "", lambda job: JobResult("two are damaged", ok=False)),
+        JobType("well", "", lambda job: "very well"),
     )
     for kind in ("fails", "errs", "finds", "well"):
         Jobs(store, kinds).add(f"it-{kind}", kind, schedule="every 1h")
     clock.now += HOUR
     with caplog.at_level(logging.INFO, logger="holdfast.jobs"):
-        run(Runner(store, kinds).round())
+        run(JobRunner(store, kinds).round())
     said = {each.getMessage(): (each.levelname, bool(each.exc_info)) for each in caplog.records}
     assert said == {
         "job it-errs failed: ZeroDivisionError: ": ("ERROR", True),
@@ -210,7 +210,7 @@ def test_what_becomes_of_jobs_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 def test_the_pause_is_until_the_next_is_due_and_not_for_long(tmp_path: Path) -> None:
     clock = Clock()
     store, kinds = timed(clock), knows(Watched().kind())
-    runner = Runner(store, kinds, look_every=15.0)
+    runner = JobRunner(store, kinds, look_every=15.0)
     assert run(runner.round()) == 15.0
     Jobs(store, kinds).add("a", "watched", schedule="every 4s")
     assert run(runner.round()) == 4.0
@@ -220,9 +220,9 @@ def test_the_pause_is_until_the_next_is_due_and_not_for_long(tmp_path: Path) -> 
 
 def test_what_a_runner_must_not_be_told() -> None:
     with pytest.raises(InvalidError, match="numbers of seconds"):
-        Runner(timed(Clock()), look_every=0)
+        JobRunner(timed(Clock()), look_every=0)
     with pytest.raises(InvalidError, match="numbers of seconds"):
-        AsyncRunner(awaited(timed(Clock())), life=-1)
+        AsyncJobRunner(awaited(timed(Clock())), life=-1)
 
 
 def test_a_runner_in_a_task(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_runner_in_a_task(tmp_path: Path) -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as store:
             jobs = AsyncJobs(store, kinds)
             await jobs.add("a", "watched", schedule="every 1s")
-            async with AsyncRunner(store, kinds, look_every=0.05) as runner:
+            async with AsyncJobRunner(store, kinds, look_every=0.05) as runner:
                 with pytest.raises(InvalidError, match="works already"):
                     runner.start()
                 while len(watched.runs) < 2:
@@ -252,17 +252,17 @@ def test_a_job_in_a_task_is_stopped_and_the_loop_goes_on() -> None:
     store = timed(time.time_ns)
     begun = threading.Event()
 
-    def slow(job: Context) -> None:
+    def slow(job: JobContext) -> None:
         begun.set()
         while True:
             time.sleep(0.01)
             job.progress(0, None, "")
 
-    kinds = knows(Kind("slow", "", slow))
+    kinds = knows(JobType("slow", "", slow))
     Jobs(store, kinds).add("a", "slow", schedule="every 1s")
 
     async def main() -> None:
-        async with AsyncRunner(awaited(store), kinds, look_every=0.05):
+        async with AsyncJobRunner(awaited(store), kinds, look_every=0.05):
             while not begun.is_set():
                 await asyncio.sleep(0.01)
 

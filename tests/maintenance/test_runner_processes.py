@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import Kind, Kinds
+from holdfast.maintenance.jobs.types import JobType, JobTypes
 from tests.agents.autosaved import patiently, timely
 from tests.support.nightly import mostly_nightly
 
@@ -58,9 +58,9 @@ class Workers:
             process.wait(SECONDS)
 
 
-def known() -> Kinds:
-    kinds = Kinds()
-    kinds.add(Kind("slow", "", print, lambda settings: None))
+def known() -> JobTypes:
+    kinds = JobTypes()
+    kinds.add(JobType("slow", "", print, lambda settings: None))
     return kinds
 
 
@@ -170,8 +170,8 @@ def test_a_program_ends_though_its_runner_was_not_stopped(tmp_path: Path) -> Non
     code = f"""
 import holdfast, threading, time
 from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import Kind, Kinds
-from holdfast.maintenance.jobs.runner import Runner
+from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.maintenance.jobs.runner import JobRunner
 
 begun = threading.Event()
 
@@ -182,12 +182,12 @@ def slow(job):
         time.sleep(0.01)
         job.progress(0, None, "")
 
-kinds = Kinds()
-kinds.add(Kind("slow", "", slow))
+kinds = JobTypes()
+kinds.add(JobType("slow", "", slow))
 store = holdfast.open("sqlite:///{tmp_path}/store.db")
 jobs = Jobs(store, kinds)
 jobs.add("a", "slow", schedule="every 1s")
-Runner(store, kinds, look_every=0.1).start()
+JobRunner(store, kinds, look_every=0.1).start()
 begun.wait()
 print("the end", flush=True)
 """

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from holdfast.backends.interface import Batch, Delete, Get, Put, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.tables import JOBS, REFS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
-from holdfast.maintenance.jobs.execution import Ended, _start, run_job
-from holdfast.maintenance.jobs.jobs import AsyncJobs, Book, Jobs
-from holdfast.maintenance.jobs.types import Context, Kind, Kinds
+from holdfast.maintenance.jobs.execution import RunEnd, _start, run_job
+from holdfast.maintenance.jobs.jobs import AsyncJobs, Jobs, JobTable
+from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
 from holdfast.store.store import Operations
 from tests.agents.autosaved import until
 from tests.maintenance.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
@@ -29,30 +29,30 @@ from tests.maintenance.kit import HOUR, SECOND, Clock, Watched, awaited, knows, 
 LIFE = 0.6
 
 
-def steps(count: int, done: list[int]) -> Kind:
+def steps(count: int, done: list[int]) -> JobType:
     """A job of many steps, each of which saves a checkpoint."""
 
-    async def work(job: Context) -> str:
+    async def work(job: JobContext) -> str:
         for number in range(count):
             await Operations.put(job.store, "t", {"n": number})
             done.append(number)
             job.progress(number + 1, count, "t")
         return "all"
 
-    return Kind("steps", "", work)
+    return JobType("steps", "", work)
 
 
-def plain_steps(count: int, done: list[int]) -> Kind:
+def plain_steps(count: int, done: list[int]) -> JobType:
     """The same as a plain function."""
 
-    def work(job: Context) -> str:
+    def work(job: JobContext) -> str:
         for number in range(count):
             job.store.put("t", {"n": number})
             done.append(number)
             job.progress(number + 1, count, "t")
         return "all"
 
-    return Kind("steps", "", work)
+    return JobType("steps", "", work)
 
 
 class Waiting(Wrapper):
@@ -63,8 +63,8 @@ class Waiting(Wrapper):
         return await super().apply(batch)
 
 
-def once(store: Any, kinds: Kinds, **more: Any) -> Ended:
-    return run(run_job(Book(store, kinds), "a", only_due=False, **more))
+def once(store: Any, kinds: JobTypes, **more: Any) -> RunEnd:
+    return run(run_job(JobTable(store, kinds), "a", only_due=False, **more))
 
 
 def token(store: Any) -> Row | None:
@@ -73,7 +73,7 @@ def token(store: Any) -> Row | None:
 
 
 @pytest.mark.parametrize("make", [steps, plain_steps], ids=["coroutine", "plain"])
-def test_a_job_ends_between_two_steps_when_it_is_asked_to(make: Callable[[int, list[int]], Kind]) -> None:
+def test_a_job_ends_between_two_steps_when_it_is_asked_to(make: Callable[[int, list[int]], JobType]) -> None:
     done: list[int] = []
     store, kinds = timed(time.time_ns), knows(make(50, done))
     jobs = Jobs(store, kinds)
@@ -89,10 +89,10 @@ def test_a_job_ends_between_two_steps_when_it_is_asked_to(make: Callable[[int, l
 
 
 def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> None:
-    store, line = timed(time.time_ns, Waiting(Memory())), Line("", "t")
+    store, line = timed(time.time_ns, Waiting(MemoryBackend())), Line("", "t")
     stop: list[bool] = []
 
-    async def work(job: Context) -> None:
+    async def work(job: JobContext) -> None:
         lease = Lease(job.store.engine.ground, line, "rewrite")
         await lease.take()
         try:
@@ -101,7 +101,7 @@ def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> 
         finally:
             await lease.give_back()
 
-    kinds = knows(Kind("holds", "", work))
+    kinds = knows(JobType("holds", "", work))
     jobs = Jobs(store, kinds)
     jobs.add("a", "holds")
     assert jobs.run("a", stop=lambda: bool(stop)).outcome == "stopped"
@@ -113,7 +113,7 @@ def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
     tried: list[int] = []
     go_on: list[int] = []
 
-    async def work(job: Context) -> None:
+    async def work(job: JobContext) -> None:
         for number in range(100):
             try:
                 await Operations.put(job.store, "t", {"n": number})
@@ -121,7 +121,7 @@ def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
                 tried.append(number)
             go_on.append(number)
 
-    store, kinds = timed(time.time_ns, Waiting(Memory())), knows(Kind("stubborn", "", work))
+    store, kinds = timed(time.time_ns, Waiting(MemoryBackend())), knows(JobType("stubborn", "", work))
     jobs = Jobs(store, kinds)
     jobs.add("a", "stubborn")
     assert jobs.run("a", stop=lambda: len(go_on) > 1).outcome == "stopped"
@@ -131,12 +131,12 @@ def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
 def test_only_one_runs_a_job_at_a_time() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def work(job: Context) -> str:
+    def work(job: JobContext) -> str:
         begun.set()
         assert go_on.wait(120)
         return "first"
 
-    store, kinds = timed(time.time_ns), knows(Kind("slow", "", work))
+    store, kinds = timed(time.time_ns), knows(JobType("slow", "", work))
     jobs = Jobs(store, kinds)
     jobs.add("a", "slow")
     results: list[Any] = []
@@ -157,7 +157,7 @@ def test_only_one_runs_a_job_at_a_time() -> None:
 def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
     clock, refused = Clock(), list[int]()
 
-    def work(job: Context) -> None:  # in one call: nothing is asked of the store by it
+    def work(job: JobContext) -> None:  # in one call: nothing is asked of the store by it
         for turn in range(4):
             clock.now += int(0.8 * LIFE * SECOND)
             until(lambda: shown() == clock.now, 60)
@@ -170,7 +170,7 @@ def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
         assert held is not None
         return held.columns[1]
 
-    store, kinds = timed(clock), knows(Kind("slow", "", work))
+    store, kinds = timed(clock), knows(JobType("slow", "", work))
     Jobs(store, kinds).add("a", "slow")
     assert once(store, kinds, life=LIFE).run.ok
     assert refused == [0, 1, 2, 3]
@@ -178,7 +178,7 @@ def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
 
 @pytest.mark.parametrize("make", [steps, plain_steps], ids=["coroutine", "plain"])
 def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
-    make: Callable[[int, list[int]], Kind],
+    make: Callable[[int, list[int]], JobType],
 ) -> None:
     done: list[int] = []
     store = timed(time.time_ns)
@@ -227,7 +227,7 @@ class Away(Wrapper):
     """A store that does not take signs of life."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.error = error
         self.away = False
 
@@ -281,8 +281,8 @@ class Unsure(Wrapper):
 
 
 def test_a_job_whose_last_sign_of_life_had_no_answer_has_ended_all_the_same() -> None:
-    backend = Unsure(Memory())
-    kinds = knows(Kind("slow", "", lambda job: until(lambda: backend.lost, 60)))
+    backend = Unsure(MemoryBackend())
+    kinds = knows(JobType("slow", "", lambda job: until(lambda: backend.lost, 60)))
     store = timed(time.time_ns, backend)
     Jobs(store, kinds).add("a", "slow")
     assert once(store, kinds, life=LIFE).run.ok
@@ -309,7 +309,7 @@ def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
     jobs.add("a", "watched", schedule="every 1h")
     clock.now += HOUR
 
-    book = Book(store, kinds)
+    book = JobTable(store, kinds)
     lease = Lease(store.engine.ground, book.line, "job a")
     run(lease.take())
     run(_start(book, "a", lease, only_due=True))  # and then nothing more
@@ -322,10 +322,10 @@ def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
 
 
 def test_an_interrupt_is_noted_and_goes_on() -> None:
-    def work(job: Context) -> None:
+    def work(job: JobContext) -> None:
         raise KeyboardInterrupt
 
-    store, kinds = timed(time.time_ns), knows(Kind("interrupted", "", work))
+    store, kinds = timed(time.time_ns), knows(JobType("interrupted", "", work))
     jobs = Jobs(store, kinds)
     jobs.add("a", "interrupted", schedule="every 1h")
     with pytest.raises(KeyboardInterrupt):
@@ -336,12 +336,12 @@ def test_an_interrupt_is_noted_and_goes_on() -> None:
 
 
 def test_a_plain_function_runs_beside_the_loop_and_is_stopped() -> None:
-    def slow(job: Context) -> None:
+    def slow(job: JobContext) -> None:
         while True:
             time.sleep(0.01)
             job.progress(1, None, "")
 
-    store, kinds = timed(time.time_ns), knows(Kind("plain", "", slow))
+    store, kinds = timed(time.time_ns), knows(JobType("plain", "", slow))
     stop: list[bool] = []
 
     async def main() -> None:
@@ -357,13 +357,13 @@ def test_a_plain_function_runs_beside_the_loop_and_is_stopped() -> None:
 
 
 def test_cancelling_is_noted() -> None:
-    store = timed(time.time_ns, Waiting(Memory()))
+    store = timed(time.time_ns, Waiting(MemoryBackend()))
 
-    async def work(job: Context) -> None:
+    async def work(job: JobContext) -> None:
         while True:
             await Operations.put(job.store, "t", {"n": 1})
 
-    kinds = knows(Kind("endless", "", work))
+    kinds = knows(JobType("endless", "", work))
 
     async def main() -> None:
         jobs = AsyncJobs(awaited(store), kinds)
@@ -386,7 +386,7 @@ def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -
     store, go_on, ended = timed(time.time_ns), threading.Event(), threading.Event()
     at_work: list[Any] = []
 
-    def slow(job: Context) -> None:
+    def slow(job: JobContext) -> None:
         at_work.append(job)
         assert go_on.wait(120)  # within a step, in which nothing can stop it
         ended.set()
@@ -394,7 +394,7 @@ def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -
             job.progress(1, None, "")
             time.sleep(0.001)
 
-    kinds = knows(Kind("plain", "", slow))
+    kinds = knows(JobType("plain", "", slow))
 
     async def main() -> None:
         jobs = AsyncJobs(awaited(store), kinds)
@@ -422,8 +422,8 @@ def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -
 
 def test_a_plain_function_that_never_began_is_not_waited_for() -> None:
     """All threads for such work are busy."""
-    store = timed(time.time_ns, Memory())
-    kinds, began = knows(Kind("plain", "", lambda job: began.append(1))), list[int]()
+    store = timed(time.time_ns, MemoryBackend())
+    kinds, began = knows(JobType("plain", "", lambda job: began.append(1))), list[int]()
 
     async def main() -> None:
         free = threading.Event()
@@ -449,7 +449,7 @@ def test_how_far_a_job_is_survives_a_kill() -> None:
     """It is stored while the job runs, with its signs of life."""
     store, marks = timed(time.time_ns), list[str]()
 
-    def work(job: Context) -> str:
+    def work(job: JobContext) -> str:
         marks.append(job.mark)
         if not job.mark:
             job.keep("half")
@@ -461,7 +461,7 @@ def test_how_far_a_job_is_survives_a_kill() -> None:
             raise TransientError("the store was away")
         return "all"
 
-    kinds = knows(Kind("long", "", work))
+    kinds = knows(JobType("long", "", work))
     Jobs(store, kinds).add("a", "long")
     failed = once(store, kinds, life=LIFE)
     assert (failed.run.outcome, failed.job.mark) == ("failed", "more")
@@ -472,7 +472,7 @@ def test_how_far_a_job_is_survives_a_kill() -> None:
 
 def test_what_a_job_keeps_is_small() -> None:
     store = timed(time.time_ns)
-    kinds = knows(Kind("much", "", lambda job: job.keep("x" * 100_000)))
+    kinds = knows(JobType("much", "", lambda job: job.keep("x" * 100_000)))
     Jobs(store, kinds).add("a", "much")
     with pytest.raises(InvalidError, match="at most"):
         Jobs(store, kinds).run("a")
@@ -481,13 +481,13 @@ def test_what_a_job_keeps_is_small() -> None:
 def test_jobs_run_on_the_store_of_their_tenant() -> None:
     seen: list[str] = []
 
-    async def work(job: Context) -> None:
+    async def work(job: JobContext) -> None:
         seen.append(job.store.tenant)
         await Operations.put(job.store, "t", {"n": job.settings["n"]})
 
     store = timed(time.time_ns)
     own = type(store)(store.engine, "acme")
-    kinds = knows(Kind("saves", "", work, lambda settings: None))
+    kinds = knows(JobType("saves", "", work, lambda settings: None))
     Jobs(own, kinds).add("a", "saves", settings={"n": 7})
     Jobs(own, kinds).run("a")
     assert seen == ["acme"]
@@ -499,7 +499,7 @@ class TakenOver(Wrapper):
     """A store in which another takes the lease just before a batch that changes a job."""
 
     def __init__(self) -> None:
-        super().__init__(Memory())
+        super().__init__(MemoryBackend())
         self.before = 0
         """Before which such batch, counted down."""
 

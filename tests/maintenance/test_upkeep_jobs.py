@@ -15,7 +15,7 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import Kinds
+from holdfast.maintenance.jobs.types import JobTypes
 from tests.damaged import flipped
 
 
@@ -168,5 +168,5 @@ def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
 )
 def test_settings_are_checked(kind: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        Kinds().get(kind).check(settings)
+        JobTypes().get(kind).check(settings)
     assert said in str(caught.value)

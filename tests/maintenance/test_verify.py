@@ -13,12 +13,12 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
+from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, STEPS, TABLES, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.explain.findings import FINDINGS
-from holdfast.maintenance.verify.heads import Heads, compare_head, export_heads
+from holdfast.maintenance.verify.heads import StoreHeads, compare_head, export_heads
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance import damage
@@ -26,8 +26,8 @@ from tests.maintenance.damage import LINE, found_in, loaded, memory, small
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-@pytest.mark.parametrize("level", list(Level))
-def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: Level) -> None:
+@pytest.mark.parametrize("level", list(VerifyLevel))
+def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: VerifyLevel) -> None:
     assert found_in(loaded(small(pruned=pruned)), level) == []
 
 
@@ -80,7 +80,7 @@ def test_findings_name_what_cannot_be_read() -> None:
     body = bytearray(rows[STEPS, key].body)
     body[-1] ^= 1
     (finding,) = found_in(loaded({**rows, (STEPS, key): rows[STEPS, key]._replace(body=bytes(body))}))
-    assert finding.code is Code.DAMAGED_STEP
+    assert finding.code is FindingCode.DAMAGED_STEP
     assert (finding.checkpoint, finding.place, finding.affected, finding.affected_count) == ("1", (0, 1), ["1"], 1)
     plain = finding.plain()
     assert (plain["code"], plain["branch"], plain["step"]) == ("damaged-step", 0, 1)
@@ -88,7 +88,7 @@ def test_findings_name_what_cannot_be_read() -> None:
 
 
 def test_every_code_is_explained() -> None:
-    assert set(FINDINGS) == set(Code)
+    assert set(FINDINGS) == set(FindingCode)
     assert all(each.meaning and each.remedy for each in FINDINGS.values())
 
 
@@ -121,7 +121,7 @@ def test_wrong_questions(tmp_path: Path) -> None:
         with pytest.raises(InvalidError, match="level"):
             store.verify(level="deep")
         with pytest.raises(InvalidError, match="tenant"):
-            store.verify(heads=Heads("other", "", "", {}))
+            store.verify(heads=StoreHeads("other", "", "", {}))
 
 
 def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
         backend = store.engine.ground.backend
         run(backend.apply([Delete(LINES, ("", "thread 1"))]))
         (found,) = store.verify().damage
-        assert (found.code, found.thread) == (Code.MISSING_THREAD, "thread 1")
+        assert (found.code, found.thread) == (FindingCode.MISSING_THREAD, "thread 1")
         run(backend.apply([Delete(STEPS, ("", "thread 1"))]))
         run(backend.apply([Put(NODES, Row(("", "stray", 1, bytes(20)), (), b"body"))]))
         report = store.verify()
         assert report.sound
-        assert [each.code for each in report.findings] == [Code.ORPHAN]
+        assert [each.code for each in report.findings] == [FindingCode.ORPHAN]
 
 
 def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> No
         run(backend.apply([Delete(WORDS, words[-1].key)]))
         report = store.verify(level="decode")
         assert report.sound
-        assert {each.code for each in report.findings} == {Code.STALE_ROWS, Code.STALE_WORDS}
+        assert {each.code for each in report.findings} == {FindingCode.STALE_ROWS, FindingCode.STALE_WORDS}
         assert store.repair().remade == ["t"]
         assert store.verify(level="decode").findings == []
 
@@ -186,20 +186,20 @@ def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         heads = store.heads()
         heads.save(tmp_path / "heads.json")
-        assert Heads.load(tmp_path / "heads.json") == heads
+        assert StoreHeads.load(tmp_path / "heads.json") == heads
         assert store.verify(heads=heads).findings == []
         text = (tmp_path / "heads.json").read_text()
         (tmp_path / "heads.json").write_text(text.replace('"length": 5', '"length": 4', 1))
         with pytest.raises(CorruptError):
-            Heads.load(tmp_path / "heads.json")
+            StoreHeads.load(tmp_path / "heads.json")
         (tmp_path / "heads.json").write_text("{}")
         with pytest.raises(InvalidError):
-            Heads.load(tmp_path / "heads.json")
+            StoreHeads.load(tmp_path / "heads.json")
         with pytest.raises(InvalidError):
-            Heads.load(tmp_path / "none.json")
+            StoreHeads.load(tmp_path / "none.json")
 
 
-def codes(found: list[Finding]) -> set[Code]:
+def codes(found: list[Finding]) -> set[FindingCode]:
     return {each.code for each in found}
 
 
@@ -215,18 +215,18 @@ def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path
         run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
         assert store.verify("thread 1").sound
         (found,) = store.verify(heads=heads).damage
-        assert (found.code, found.thread) == (Code.CUT_OFF, "thread 1")
+        assert (found.code, found.thread) == (FindingCode.CUT_OFF, "thread 1")
         store.delete("thread 2")
         report = store.verify(heads=heads)
-        assert Code.GONE_THREAD in codes(report.findings)
-        assert codes(report.damage) == {Code.CUT_OFF}
+        assert FindingCode.GONE_THREAD in codes(report.findings)
+        assert codes(report.damage) == {FindingCode.CUT_OFF}
         store.put("thread 2", {"made": "anew"})
-        assert Code.GONE_THREAD in codes(store.verify("thread 2", heads=heads).findings)
+        assert FindingCode.GONE_THREAD in codes(store.verify("thread 2", heads=heads).findings)
         store.rename_branch("thread 0", "side", "other")
         store.name("thread 0", "end")
         notices = store.verify("thread 0", heads=heads).findings
-        assert codes(notices) == {Code.RENAMED_BRANCH, Code.CHANGED_NAMES}
-        assert all(each.weight is Weight.NOTICE for each in notices)
+        assert codes(notices) == {FindingCode.RENAMED_BRANCH, FindingCode.CHANGED_NAMES}
+        assert all(each.weight is Severity.NOTICE for each in notices)
         store.prune(keep_last=2, threads="thread 0")
         assert store.verify("thread 0", heads=heads).sound
 
@@ -241,7 +241,7 @@ def test_a_rolled_back_thread_is_found() -> None:
     heads = run(export_heads(store.engine, ""))
     engine = loaded(before)
     (found,) = run(compare_head(engine.ground.backend, heads, "t"))
-    assert found.code is Code.ROLLED_BACK
+    assert found.code is FindingCode.ROLLED_BACK
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
@@ -263,18 +263,18 @@ def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
         assert store.verify(heads=heads).findings == []
         backend = store.engine.ground.backend
         run(backend.apply([Delete(BRANCHES, ("", "b", 1)), Delete(STEPS, ("", "b", 1))]))
-        run(backend.apply([Delete(space, ("", "c")) for space in SPACES]))
+        run(backend.apply([Delete(space, ("", "c")) for space in TABLES]))
         assert store.verify().sound
         report = store.verify(heads=heads)
         assert [(each.thread, each.code) for each in report.findings] == [
-            ("b", Code.OTHER_HISTORY), ("c", Code.GONE_THREAD),
+            ("b", FindingCode.OTHER_HISTORY), ("c", FindingCode.GONE_THREAD),
         ]  # fmt: skip
     shutil.rmtree(tmp_path / "today")
     (tmp_path / "yesterday").rename(tmp_path / "today")
     with holdfast.open(url) as store:
         assert store.verify().sound
         found = {(each.thread, each.code) for each in store.verify(heads=heads).findings}
-    assert found == {("a", Code.CUT_OFF), ("b", Code.ROLLED_BACK), ("c", Code.GONE_THREAD)}
+    assert found == {("a", FindingCode.CUT_OFF), ("b", FindingCode.ROLLED_BACK), ("c", FindingCode.GONE_THREAD)}
 
 
 def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
     heads = store.heads()
     run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
     found = run(compare_head(Unreadable(backend), heads, "t"))
-    assert [each.code for each in found] == [Code.CUT_OFF]
+    assert [each.code for each in found] == [FindingCode.CUT_OFF]
 
 
 def test_a_long_thread_tells_how_far_it_has_got(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import HoldfastError
-from holdfast.maintenance.verify.heads import Heads
+from holdfast.maintenance.verify.heads import StoreHeads
 from tests.damaged import flipped
 from tests.engine.lines import store_on
 
@@ -23,7 +23,7 @@ def url(kind: str, folder: Path) -> str:
     return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file:///{folder}"
 
 
-def made(kind: str, folder: Path) -> Heads:
+def made(kind: str, folder: Path) -> StoreHeads:
     """A thread with two branches, folded states, a large value, a name and a tag; and in SQLite, free pages."""
     folder.mkdir()
     ticks = count(1_700_000_000_000_000_000, 1_000_000)
@@ -43,7 +43,7 @@ def made(kind: str, folder: Path) -> Heads:
         return store.heads()
 
 
-def outcome(kind: str, folder: Path, heads: Heads | None) -> str:
+def outcome(kind: str, folder: Path, heads: StoreHeads | None) -> str:
     """What becomes of a damaged store: `not opened`, `found` or `sound`."""
     try:
         store = holdfast.open(url(kind, folder), read_only=True)

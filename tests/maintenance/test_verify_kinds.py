@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from holdfast.backends.interface import Delete, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
-from holdfast.codec.envelope import Content, Context, wrap
-from holdfast.engine.integrity.findings import Code, Finding, Weight
+from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Table
+from holdfast.codec.envelope import BodyKind, RecordContext, wrap
+from holdfast.engine.integrity.findings import Finding, FindingCode, Severity
 from holdfast.engine.row_format import Line, fold_row, open_fold
 from holdfast.maintenance.verify import verifier
 from holdfast.store.store import Store
@@ -21,23 +21,23 @@ from tests.engine.lines import store_on
 LINE = Line("", "t")
 
 
-def made(backend: Memory, count: int = 9, **more: object) -> Store:
+def made(backend: MemoryBackend, count: int = 9, **more: object) -> Store:
     store = store_on(backend, fold_every=3)
     for turn in range(count):
         store.put("t", {"items": [f"item {n}" for n in range(turn)], **more}, id=str(turn))
     return store
 
 
-def rows(backend: Memory, space: Space) -> list[Row]:
+def rows(backend: MemoryBackend, space: Table) -> list[Row]:
     return run(backend.read([Scan(space, tuple(LINE))]))[0]
 
 
-def codes(found: list[Finding]) -> set[Code]:
+def codes(found: list[Finding]) -> set[FindingCode]:
     return {each.code for each in found}
 
 
 def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> None:
-    store = made(backend := Memory())
+    store = made(backend := MemoryBackend())
     first, second, *_ = rows(backend, FOLDS)
     form, commit = second.columns
     root = open_fold(LINE, first, bytes(first.columns[1]))  # type: ignore[arg-type]
@@ -45,38 +45,38 @@ def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> Non
     run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), int(form), root))]))  # type: ignore[arg-type]
     assert codes(store.verify().damage) == set()
     (found,) = store.verify(level="decode").damage
-    assert (found.code, found.place) == (Code.FOLD_MISMATCH, place)
+    assert (found.code, found.place) == (FindingCode.FOLD_MISMATCH, place)
 
 
 def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
     large = Random(1).randbytes(2_500_000)
-    store = made(backend := Memory(), large=large)
+    store = made(backend := MemoryBackend(), large=large)
     first, middle, last = rows(backend, OBJECTS)
     for piece in (first, middle, last):
         run(backend.apply([Delete(OBJECTS, piece.key)]))
         (found,) = store.verify().damage
-        assert (found.code, found.affected_count) == (Code.MISSING_OBJECT, 9)
+        assert (found.code, found.affected_count) == (FindingCode.MISSING_OBJECT, 9)
         run(backend.apply([Put(OBJECTS, piece)]))
     name = bytes(last.key[2]) + (2).to_bytes(4, "big")  # type: ignore[arg-type]
-    other = wrap(b"other", Context(*LINE, "object", name), codec=Content.RAW)
+    other = wrap(b"other", RecordContext(*LINE, "object", name), codec=BodyKind.RAW)
     run(backend.apply([Put(OBJECTS, last._replace(body=other))]))
     (found,) = store.verify().damage
-    assert (found.code, found.affected_count) == (Code.DAMAGED_OBJECT, 9)
+    assert (found.code, found.affected_count) == (FindingCode.DAMAGED_OBJECT, 9)
     assert store.verify(level="structure").findings == []
 
 
 def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
-    store = store_on(backend := Memory(), fold_every=3)
+    store = store_on(backend := MemoryBackend(), fold_every=3)
     for turn in range(8):
         store.put("t", {"items": list(range(1500)), "turn": turn}, id=str(turn))
-    affected: dict[Code, int] = {}
+    affected: dict[FindingCode, int] = {}
     for node in rows(backend, NODES):
         for change in (Delete(NODES, node.key), Put(NODES, node._replace(body=b"HF" + node.body[2:-1] + b"\0"))):
             run(backend.apply([change]))
             for found in store.verify().damage:
                 affected[found.code] = max(affected.get(found.code, 0), found.affected_count)
             run(backend.apply([Put(NODES, node)]))
-    assert affected[Code.MISSING_NODE] == affected[Code.DAMAGED_NODE] > 3
+    assert affected[FindingCode.MISSING_NODE] == affected[FindingCode.DAMAGED_NODE] > 3
     stray = Row((*LINE, 1, bytes(20)), (), b"HF")
     run(backend.apply([Put(NODES, stray)]))
     (found,) = store.verify().damage
@@ -85,7 +85,7 @@ def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_what_was_merged_must_be_there(pruned: bool) -> None:
-    store = made(backend := Memory(), 4)
+    store = made(backend := MemoryBackend(), 4)
     store.fork("t", "1", branch="side")
     store.put("t", {"side": 1}, branch="side", id="side")
     merge = store.merge("t", "side", into="main", strategy="ours")
@@ -105,11 +105,11 @@ def test_what_was_merged_must_be_there(pruned: bool) -> None:
         columns = list(stub.columns)
         columns[6] = "nothing that can be read"
         run(backend.apply([Put(STEPS, stub._replace(columns=tuple(columns)))]))
-        assert Code.WRONG_COLUMN in codes(store.verify().damage)
+        assert FindingCode.WRONG_COLUMN in codes(store.verify().damage)
 
 
 def test_metadata_as_people_read_it() -> None:
-    store = store_on(backend := Memory())
+    store = store_on(backend := MemoryBackend())
     store.put("t", {}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
     store.put("t", {}, id="other", metadata={"day": date(2026, 11, 15)})
     assert store.verify().findings == []
@@ -131,20 +131,26 @@ def test_metadata_as_people_read_it() -> None:
 
 
 def test_many_names_and_some_that_point_to_nothing() -> None:
-    store = made(backend := Memory())
+    store = made(backend := MemoryBackend())
     for number in range(150):
         store.name("t", f"name {number}", str(number % 9))
     assert store.verify().findings == []
     kept = rows(backend, REFS)
     run(backend.apply([Put(REFS, kept[70]._replace(columns=("none", 0)))]))
     run(backend.apply([Put(REFS, kept[80]._replace(columns=("", 0)))]))
-    assert [each.code for each in store.verify().damage] == [Code.DANGLING_REF] * 2
+    assert [each.code for each in store.verify().damage] == [FindingCode.DANGLING_REF] * 2
 
 
 def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "MOST_FINDINGS", 2)
-    report = verifier.Report("", "", "hashes")
-    for code in (Code.ORPHAN, Code.MISSING_STEP, Code.ORPHAN, Code.DAMAGED_STEP, Code.DAMAGED_FOLD):
+    report = verifier.VerifyReport("", "", "hashes")
+    for code in (
+        FindingCode.ORPHAN,
+        FindingCode.MISSING_STEP,
+        FindingCode.ORPHAN,
+        FindingCode.DAMAGED_STEP,
+        FindingCode.DAMAGED_FOLD,
+    ):
         report.add(Finding(code, ""))
-    assert (report.found, codes(report.findings)) == (5, {Code.MISSING_STEP, Code.DAMAGED_STEP})
-    assert all(each.weight is Weight.DAMAGE for each in report.damage)
+    assert (report.found, codes(report.findings)) == (5, {FindingCode.MISSING_STEP, FindingCode.DAMAGED_STEP})
+    assert all(each.weight is Severity.DAMAGE for each in report.damage)

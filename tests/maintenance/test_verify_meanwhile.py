@@ -13,7 +13,7 @@ import pytest
 from holdfast.backends.interface import Delete, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, REFS
-from holdfast.engine.integrity.findings import Code, Weight
+from holdfast.engine.integrity.findings import FindingCode, Severity
 from holdfast.engine.protection import LEASE
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, TransientError
 from holdfast.store.store import Store
@@ -92,10 +92,15 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
             with busy.interfere(others, "read", times=None):
                 found = store.verify(level=level, heads=heads).findings
             assert others.changes > before
-            assert [each for each in found if each.weight is Weight.DAMAGE] == [], (seed, level)
+            assert [each for each in found if each.weight is Severity.DAMAGE] == [], (seed, level)
             assert {each.code for each in found} <= {
-                *(Code.GONE_THREAD, Code.GONE_BRANCH, Code.PRUNED_SINCE, Code.RENAMED_BRANCH),
-                *(Code.CHANGED_NAMES, Code.NOT_COMPARED),
+                *(
+                    FindingCode.GONE_THREAD,
+                    FindingCode.GONE_BRANCH,
+                    FindingCode.PRUNED_SINCE,
+                    FindingCode.RENAMED_BRANCH,
+                ),
+                *(FindingCode.CHANGED_NAMES, FindingCode.NOT_COMPARED),
             }
         assert there.verify(level="decode").sound
         there.close()
@@ -136,7 +141,7 @@ def test_a_rewrite_that_ends_meanwhile_leaves_no_orphans(tmp_path: Path) -> None
     with busy.interfere(end, "read", where=nodes_were_read):
         assert store.verify().findings == []
     run(busy.apply([Put(NODES, Row(node, (), b""))]))
-    assert [each.code for each in store.verify().findings] == [Code.ORPHAN]
+    assert [each.code for each in store.verify().findings] == [FindingCode.ORPHAN]
 
 
 def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: Path) -> None:
@@ -149,11 +154,11 @@ def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: P
     heads = store.heads()
     prune(store, dropping_ids("side 1", "side 2"))
     (found,) = store.verify(heads=heads).findings
-    assert found.code is Code.PRUNED_SINCE
+    assert found.code is FindingCode.PRUNED_SINCE
     for turn in (9, 10):
         store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
     (found,) = store.verify(heads=heads).findings
-    assert (found.code, "another checkpoint" in found.what) == (Code.PRUNED_SINCE, True)
+    assert (found.code, "another checkpoint" in found.what) == (FindingCode.PRUNED_SINCE, True)
 
 
 def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
@@ -170,7 +175,7 @@ def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
 
     with busy.interfere(fork, "read", times=None, where=of_the_line):
         (found,) = store.verify("t", heads=heads).findings
-    assert (found.code, found.weight) == (Code.NOT_COMPARED, Weight.NOTICE)
+    assert (found.code, found.weight) == (FindingCode.NOT_COMPARED, Severity.NOTICE)
 
 
 def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import holdfast
-from holdfast.maintenance.jobs.runner import Runner
-from holdfast.maintenance.jobs.types import Context, Kind, Kinds
+from holdfast.maintenance.jobs.runner import JobRunner
+from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
 
 
 def note(path: Path, text: str) -> None:
@@ -25,7 +25,7 @@ def main(url: str, life: str, path: str) -> None:
     """Work until killed."""
     file = Path(path)
 
-    def slow(job: Context) -> str:
+    def slow(job: JobContext) -> str:
         note(file, f"began {job.name} {os.getpid()}")
         until = time.monotonic() + float(job.settings["seconds"])
         while time.monotonic() < until:
@@ -34,11 +34,11 @@ def main(url: str, life: str, path: str) -> None:
         note(file, f"ended {job.name} {os.getpid()}")
         return f"{os.getpid()}"
 
-    kinds = Kinds()
-    kinds.add(Kind("slow", "takes a while", slow, lambda settings: None))
+    kinds = JobTypes()
+    kinds.add(JobType("slow", "takes a while", slow, lambda settings: None))
     with holdfast.open(url) as store:
         note(file, f"ready - {os.getpid()}")
-        Runner(store, kinds, look_every=0.05, life=float(life)).work()
+        JobRunner(store, kinds, look_every=0.05, life=float(life)).work()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from holdfast.agents import persistent
 from holdfast.engine.model.scopes import Scope
-from holdfast.state.artifacts.api import Source
-from holdfast.store.identity_view import Acting
+from holdfast.state.artifacts.api import ArtifactSource
+from holdfast.store.identity_view import IdentityView
 from tests.security.world import KEY, AsyncSpy, Spy, World
 
 Probe: TypeAlias = Callable[[World, Any], Any]
@@ -49,7 +49,7 @@ def _then(value: Any, use: Callable[[Any], Any]) -> Any:
 
 def _within(act: Any, use: Callable[[Any], Any]) -> Any:
     """Do something in a transaction, with the victim's state."""
-    if isinstance(act, Acting):
+    if isinstance(act, IdentityView):
         with act.transaction() as together:
             return use(together.state(**VICTIM))
 
@@ -62,7 +62,7 @@ def _within(act: Any, use: Callable[[Any], Any]) -> Any:
 
 
 def _transacted(act: Any) -> Any:
-    if isinstance(act, Acting):
+    if isinstance(act, IdentityView):
         return act.transact(lambda together: together.state(**VICTIM)[KEY])
 
     async def read(together: Any) -> Any:
@@ -101,7 +101,7 @@ def _session(world: World, act: Any) -> Any:
 
 
 def _using(act: Any) -> Any:
-    if isinstance(act, Acting):
+    if isinstance(act, IdentityView):
         with act.artifacts.using("blob"):
             return None
 
@@ -113,7 +113,7 @@ def _using(act: Any) -> Any:
 
 
 def _ended(world: World, act: Any) -> Any:
-    if isinstance(act, Acting):
+    if isinstance(act, IdentityView):
         with _session(world, act) as session:
             return session.touch()
 
@@ -126,7 +126,7 @@ def _ended(world: World, act: Any) -> Any:
 
 def spy(act: Any) -> Any:
     """An agent that nobody has yet."""
-    return Spy() if isinstance(act, Acting) else AsyncSpy()
+    return Spy() if isinstance(act, IdentityView) else AsyncSpy()
 
 
 def _agent(act: Any, status: str = "created") -> Any:
@@ -416,7 +416,7 @@ QUIET: dict[str, dict[str, Probe]] = {
     "artifacts": {
         "list": lambda _, act: act.artifacts.list(producer="agent:victim"),
         "register": lambda _, act: act.artifacts.register(b"mine", id="mine"),
-        "register_many": lambda _, act: act.artifacts.register_many([Source(b"mine", id="mine too")]),
+        "register_many": lambda _, act: act.artifacts.register_many([ArtifactSource(b"mine", id="mine too")]),
     },
     "agents": {
         "list": lambda _, act: act.agents.list(),

@@ -17,14 +17,14 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
-from holdfast.security.audit.recorder import AUDIT, Notes
+from holdfast.security.audit.recorder import AUDIT, AuditRecorder
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
-    with store_on(Memory(), clock) as opened:
+    with store_on(MemoryBackend(), clock) as opened:
         yield opened
 
 
@@ -215,7 +215,7 @@ class _Failing(Wrapper):
 
 
 def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
-    backend = _Failing(Memory())
+    backend = _Failing(MemoryBackend())
     store = store_on(backend, clock)
     state = store.acting_as(agent="a").state(agent="a")
     state.get("k")
@@ -412,7 +412,7 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
         store.state(agent="a")["k"] = number
     backend = store.engine.ground.backend
     (steps,) = run(backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
-    stub = Point.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
+    stub = StepRef.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
     run(backend.apply([Delete(STEPS, steps[0].key), Put(STEPS, stub)]))
     report = store.audit_verify()
     assert (report.ok, report.unproven, report.rows) == (True, 1, 3)
@@ -429,8 +429,8 @@ def test_names_that_are_none_are_noted_without_harm() -> None:
 
 
 def test_notes_are_of_one_store(clock: Clock) -> None:
-    one, other = store_on(Memory(), clock), store_on(Memory(), clock)
-    assert isinstance(one._notes(), Notes)
+    one, other = store_on(MemoryBackend(), clock), store_on(MemoryBackend(), clock)
+    assert isinstance(one._notes(), AuditRecorder)
     assert one._notes() is one._notes()
     assert one._notes() is not other._notes()
     assert replace(one._handle, tenant="x") != one._handle

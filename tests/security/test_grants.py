@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import Memory
-from holdfast.engine.model.scopes import Part, Scope
+from holdfast.backends.memory import MemoryBackend
+from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.registry import KEPT
-from holdfast.store.identity_view import Acting
+from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.state.kit import SECOND, Clock, store_on
 from tests.support.interference import InterferingBackend
@@ -26,12 +26,12 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
-    with store_on(Memory(), clock) as opened:
+    with store_on(MemoryBackend(), clock) as opened:
         opened.state(agent="a").batch({"plan": 1, "plan/day": 2, "secret": 3})
         yield opened
 
 
-def writer(store: Store) -> Acting:
+def writer(store: Store) -> IdentityView:
     return store.acting_as(agent="b")
 
 
@@ -331,10 +331,10 @@ class _Kind(str):
 @pytest.mark.parametrize(
     "scope",
     [
-        _Liar((Part("agent", "b"),)),
-        Scope((Part("agent", _Kind("a")),)),
+        _Liar((ScopePart("agent", "b"),)),
+        Scope((ScopePart("agent", _Kind("a")),)),
         Scope((("agent", "a"),)),  # type: ignore[arg-type]
-        Scope([Part("agent", "a")]),  # type: ignore[arg-type]
+        Scope([ScopePart("agent", "a")]),  # type: ignore[arg-type]
         5,
     ],
     ids=["liar", "equal to all", "plain tuples", "list", "number"],

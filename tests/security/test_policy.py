@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.policy import Policy, Rule, stored_policy
-from holdfast.security.access.registry import Access
+from holdfast.security.access.registry import AccessRegistry
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with store_on(Memory(), Clock()) as opened:
+    with store_on(MemoryBackend(), Clock()) as opened:
         for name in ("a", "b"):
             opened.state(agent=name).batch({"plan": name, "secret/key": 1})
         yield opened
@@ -269,12 +269,12 @@ def test_rights_for_asyncio() -> None:
 
 def test_what_is_damaged_gives_nothing(store: Store) -> None:
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.system_line import Amendment
+    from holdfast.engine.system_line import SystemLineChange
 
-    access = Access(store.engine, "")
+    access = AccessRegistry(store.engine, "")
 
-    async def spoil(_: Any) -> Amendment:
-        return Amendment({"held/agent:x/1": {"id": "1"}}, (), [])
+    async def spoil(_: Any) -> SystemLineChange:
+        return SystemLineChange({"held/agent:x/1": {"id": "1"}}, (), [])
 
     run(access._ledger.amend("spoil", "", spoil))
     with pytest.raises(CorruptError):

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast.agents import (
+    AgentHandle,
     Agents,
+    AsyncAgentHandle,
     AsyncAgents,
     AsyncConversation,
-    AsyncKept,
     AsyncPersistentAgent,
     Conversation,
-    Kept,
     PersistentAgent,
 )
 from holdfast.errors import DeniedError, InvalidError
@@ -32,12 +32,12 @@ from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
-from holdfast.store.identity_view import Acting, AsyncActing
+from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
 from tests.security.world import KEY, SECRET, World, done
 
 KINDS: dict[str, tuple[type, ...]] = {
-    "acting": (Acting, AsyncActing),
+    "acting": (IdentityView, AsyncIdentityView),
     "state": (State, AsyncState),
     "transaction": (StateTransaction,),
     "state in a transaction": (TransactionState, AsyncTransactionState),
@@ -52,7 +52,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "artifacts": (Artifacts, AsyncArtifacts),
     "agents": (Agents, AsyncAgents),
     "agent": (PersistentAgent, AsyncPersistentAgent),
-    "kept": (Kept, AsyncKept),
+    "kept": (AgentHandle, AsyncAgentHandle),
     "conversation": (Conversation, AsyncConversation),
 }
 
@@ -130,7 +130,7 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
 def has(kind: str, name: str, acting: object) -> bool:
     """Whether the sync or the async form has the name."""
     forms = KINDS[kind]
-    form = forms[-1] if isinstance(acting, AsyncActing) else forms[0]
+    form = forms[-1] if isinstance(acting, AsyncIdentityView) else forms[0]
     return name in public(form) or name == "scope"
 
 
@@ -150,7 +150,7 @@ def test_a_stranger_gets_nothing(world: World, kind: str, subtests: pytest.Subte
     assert world.store.audit_verify().ok
 
 
-def tried(world: World, probe: Probe, acting: Acting | AsyncActing) -> None:
+def tried(world: World, probe: Probe, acting: IdentityView | AsyncIdentityView) -> None:
     """See that a probe is denied, and that it is in the audit."""
     count = len(world.tries())
     with pytest.raises((DeniedError, LookupError)) as caught:

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.model.scopes import Scope
@@ -21,7 +21,7 @@ from holdfast.errors import DeniedError, HoldfastError, InvalidError
 from holdfast.maintenance.retention import Retention
 from holdfast.security.access.policy import Policy
 from holdfast.state.sharing import segmented_log
-from holdfast.store.identity_view import Acting
+from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
-    with store_on(Memory(), clock) as opened:
+    with store_on(MemoryBackend(), clock) as opened:
         yield opened
 
 
@@ -291,7 +291,7 @@ class _Liar(str):
 
 
 def test_no_name_is_remembered_in_place_of_another(store: Store) -> None:
-    intruder: Acting = store.acting_as(agent="liar")
+    intruder: IdentityView = store.acting_as(agent="liar")
     for use in (
         lambda: intruder.state(agent=_Liar("liar")),
         lambda: intruder.state(_Liar("agent:liar")),
@@ -393,7 +393,7 @@ def test_a_listing_asks_once_for_the_rights_of_many_scopes(store: Store, monkeyp
 
 # Names that are none -------------------------------------------------------------------------------------------------
 
-TRIES: dict[str, Callable[[Acting, str], object]] = {
+TRIES: dict[str, Callable[[IdentityView, str], object]] = {
     "a session": lambda acting, id: acting.sessions.get(id),
     "a new session": lambda acting, id: acting.sessions.start(id),
     "an artifact": lambda acting, id: acting.artifacts.get(id),

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
-from holdfast.security.audit.query import Audited
+from holdfast.security.audit.query import AuditRecord
 from holdfast.security.audit.recorder import AUDIT
-from holdfast.store.identity_view import Acting, AsyncActing
+from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from tests.state.kit import Clock, awaited, store_on
 
 SECRET = "the launch code is 0000"
@@ -42,7 +42,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.store = store_on(Memory(), self.clock)
+        self.store = store_on(MemoryBackend(), self.clock)
         self.astore = awaited(self.store)
         self.victim = self.store.acting_as(agent="victim")
         self.intruder = self.store.acting_as(agent="intruder")
@@ -84,7 +84,7 @@ class World:
         points = {line.name: run(self.store.engine.lines.newest(line)) for line in lines if line.name != AUDIT}
         return {name: point.hash.hex() for name, point in points.items() if point is not None}
 
-    def tries(self) -> list[Audited]:
+    def tries(self) -> list[AuditRecord]:
         """What the intruder was denied."""
         run(self.astore._flush_notes())
         return self.store.audit(actor="agent:intruder", kind="denied", limit=10_000)
@@ -93,9 +93,9 @@ class World:
         self.store.close()
 
 
-def done(probe: Callable[[Any], Any], acting: Acting | AsyncActing) -> Any:
+def done(probe: Callable[[Any], Any], acting: IdentityView | AsyncIdentityView) -> Any:
     """What comes of a probe, with all that it would wait for or go through."""
-    if isinstance(acting, Acting):
+    if isinstance(acting, IdentityView):
         return _drained(probe(acting))
 
     async def awaiting() -> Any:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.backends.async_backend import Looped
+from holdfast.backends.async_backend import LoopBackend
 from holdfast.backends.interface import Backend
-from holdfast.backends.object_store.backend import Sharded
+from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.store.store import Store
 
 
@@ -25,9 +25,9 @@ class TooSoon(AssertionError):
 def hurried(store: Store | Backend, seconds: float) -> Iterator[None]:
     """A store that goes on trying for so many seconds only, while the block runs."""
     backend = store.engine.ground.backend if isinstance(store, Store) else store
-    assert isinstance(backend, Looped)
+    assert isinstance(backend, LoopBackend)
     timed: list[Any] = [backend]
-    if isinstance(backend, Sharded):
+    if isinstance(backend, ObjectStoreBackend):
         timed.append(backend._opened().lanes)
     before = backend._timeout
     for each in timed:

@@ -21,7 +21,7 @@ from langchain_core.tools import BaseTool, tool
 from pydantic import BaseModel, SecretStr
 
 from holdfast.agents.snapshots import container
-from holdfast.agents.snapshots.header import FORMAT, VERSION, Content, Header
+from holdfast.agents.snapshots.header import FORMAT, VERSION, PayloadInfo, SnapshotHeader
 
 KEY = "sk-do-not-tell-4711"
 SECRETS = {"SCRIPTED_API_KEY": KEY}
@@ -120,7 +120,7 @@ def lines_of(path: Path) -> list[Any]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def header_of(content: Content, **changes: Any) -> Header:
+def header_of(content: PayloadInfo, **changes: Any) -> SnapshotHeader:
     """A header, in order but for the changes."""
     fields: dict[str, Any] = {
         "id": "0123456789abcdef" * 2,
@@ -138,7 +138,7 @@ def header_of(content: Content, **changes: Any) -> Header:
         "middleware": (),
         "content": content,
     }
-    return Header(**{**fields, **changes})
+    return SnapshotHeader(**{**fields, **changes})
 
 
 def forged(document: Any, **changes: Any) -> bytes:

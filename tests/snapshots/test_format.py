@@ -17,7 +17,7 @@ from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
 from holdfast.agents.snapshots import container, strict_json
-from holdfast.agents.snapshots.header import Content, Header, decode, encode
+from holdfast.agents.snapshots.header import PayloadInfo, SnapshotHeader, decode, encode
 from holdfast.errors import (
     CorruptError,
     HoldfastError,
@@ -40,7 +40,7 @@ DOCUMENT = {
 LIMIT = container.LIMIT
 
 
-def opened(data: bytes, limit: int = LIMIT) -> container.Opened:
+def opened(data: bytes, limit: int = LIMIT) -> container.OpenedSnapshot:
     return container.open_file(data, limit, "here")
 
 
@@ -157,7 +157,7 @@ def bomb(size: int, told: int | None = None) -> bytes:
     content = bytes(size)
     packed = container._deflated(content, 9)
     member = container._START + packed + container._END.pack(zlib.crc32(content), size)
-    about = Content(size if told is None else told, len(member), hashlib.sha256(content).hexdigest())
+    about = PayloadInfo(size if told is None else told, len(member), hashlib.sha256(content).hexdigest())
     body = container._stored(encode(header_of(about))) + member
     return body + container._seal(body)
 
@@ -205,7 +205,9 @@ def sealed(header: bytes, content: bytes = b"{}", packed: bytes | None = None) -
 def plain() -> dict[str, Any]:
     content = b"{}"
     member = container._START + container._deflated(content, 6) + container._END.pack(zlib.crc32(content), 2)
-    header: dict[str, Any] = json.loads(encode(header_of(Content(2, len(member), hashlib.sha256(content).hexdigest()))))
+    header: dict[str, Any] = json.loads(
+        encode(header_of(PayloadInfo(2, len(member), hashlib.sha256(content).hexdigest())))
+    )
     return header
 
 
@@ -220,7 +222,7 @@ def test_a_header_in_order_is_taken() -> None:
 WRONG_TYPES: tuple[Any, ...] = (None, 1.5, True, [], {})
 WRONG: list[tuple[str, Any]] = [
     (name, value)
-    for name in Header.__struct_fields__
+    for name in SnapshotHeader.__struct_fields__
     for value in (*WRONG_TYPES, "x" if name in ("version", "content", "versions", "tools") else -1)
     if not (name in ("secrets", "classes", "tools", "middleware") and value == [])
     and not (name == "versions" and value == {})

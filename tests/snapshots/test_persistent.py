@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import snapshots
 from holdfast.agents import AsyncPersistentAgent, persistent
-from holdfast.agents.storage.record import Pending
+from holdfast.agents.storage.record import PendingChange
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     DeniedError,
@@ -108,12 +108,12 @@ def test_an_agent_is_frozen_without_being_alive(path: Path) -> None:
         first = agent.save()
         agent.greet("Bob")
         agent.save()
-        snapshots.snapshot(snapshots.Saved(store, "g1", version=first), path)
+        snapshots.snapshot(snapshots.StoredAgent(store, "g1", version=first), path)
         record = snapshots.restore(path, store=store, agent_id="g2", live=False)
         assert (record.id, record.fields["greeted"], record.messages) == ("g2", ["Ada"], 1)
         assert store.agents.load("g1").fields["greeted"] == ["Ada", "Bob"]
         with pytest.raises(NotFoundError):
-            snapshots.snapshot(snapshots.Saved(store, "nobody"), path, overwrite=True)
+            snapshots.snapshot(snapshots.StoredAgent(store, "nobody"), path, overwrite=True)
 
 
 def test_another_process_behaves_the_same(path: Path) -> None:
@@ -215,8 +215,8 @@ def test_rights_are_those_of_the_agents_scope(path: Path) -> None:
         greeter(store).save()
         other = store.acting_as(agent="other")
         with pytest.raises(DeniedError):
-            snapshots.snapshot(snapshots.Saved(other, "g1"), path)
-        snapshots.snapshot(snapshots.Saved(store, "g1"), path)
+            snapshots.snapshot(snapshots.StoredAgent(other, "g1"), path)
+        snapshots.snapshot(snapshots.StoredAgent(store, "g1"), path)
         with pytest.raises(DeniedError):
             snapshots.restore(path, store=other, agent_id="g2")
         assert snapshots.restore(path, store=other, agent_id="other", live=False).id == "other"
@@ -292,7 +292,7 @@ def test_what_does_not_belong_is_refused(path: Path) -> None:
 def test_an_agent_in_the_middle_of_something_is_not_frozen(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
-        agent._data.pending = Pending("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
+        agent._data.pending = PendingChange("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
         with pytest.raises(SnapshotInvalidError, match="middle of something: leave"):
             snapshots.snapshot(agent, path)
 

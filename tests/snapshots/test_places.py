@@ -21,7 +21,7 @@ from langchain_core.messages import HumanMessage
 from holdfast import snapshots
 from holdfast.agents.snapshots.buckets import ObjectFolder
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import Entry, FileFolder, place_of
+from holdfast.agents.snapshots.locations import FileFolder, FolderEntry, place_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     ConfigError,
@@ -158,8 +158,8 @@ def test_an_object_whose_name_is_none_is_listed_as_such(monkeypatch: pytest.Monk
     folder = f"{url}/{os.getpid()}-{next(NUMBERS)}"
     snapshots.snapshot(HELLO, f"{folder}/x.hfsnap", **options)
 
-    async def entries(self: Any) -> list[Entry]:
-        return [Entry("turned\u202ename.hfsnap", 1, 0.0), Entry("x.hfsnap", 1, 0.0)]
+    async def entries(self: Any) -> list[FolderEntry]:
+        return [FolderEntry("turned\u202ename.hfsnap", 1, 0.0), FolderEntry("x.hfsnap", 1, 0.0)]
 
     monkeypatch.setattr(ObjectFolder, "entries", entries)
     bad, other = snapshots.list(folder, **options)
@@ -332,8 +332,11 @@ def test_what_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: py
     assert [each.name for each in snapshots.list(tmp_path)] == ["a.hfsnap", "c.hfsnap"]
     monkeypatch.undo()
 
-    async def entries(self: Any) -> list[Entry]:
-        return [Entry("a.hfsnap", snapshots.info(tmp_path / "a.hfsnap").size, 0.0), Entry("b.hfsnap", 9, 0.0)]
+    async def entries(self: Any) -> list[FolderEntry]:
+        return [
+            FolderEntry("a.hfsnap", snapshots.info(tmp_path / "a.hfsnap").size, 0.0),
+            FolderEntry("b.hfsnap", 9, 0.0),
+        ]
 
     monkeypatch.setattr(FileFolder, "entries", entries)
     assert [(each.name, each.problem) for each in snapshots.list(tmp_path)] == [("a.hfsnap", "")]
@@ -342,8 +345,8 @@ def test_what_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: py
 def test_a_file_of_a_time_that_no_calendar_has_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = snapshots.snapshot(HELLO, tmp_path / "a.hfsnap").size
 
-    async def entries(self: Any) -> list[Entry]:
-        return [Entry("a.hfsnap", size, 1e15)]
+    async def entries(self: Any) -> list[FolderEntry]:
+        return [FolderEntry("a.hfsnap", size, 1e15)]
 
     monkeypatch.setattr(FileFolder, "entries", entries)
     (listed,) = snapshots.list(tmp_path)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast.backends.interface import Backend
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store
 from tests.agents.autosaved import until
@@ -56,7 +56,7 @@ class Beats:
 
 def store_on(backend: Backend, clock: Callable[[], int], tenant: str = "", *, cache_bytes: int = 1 << 20) -> Store:
     """A store that goes by a clock, and remembers nothing yet."""
-    return Store(Engine(Ground(backend, Cache(cache_bytes), clock=clock)), tenant)
+    return Store(Engine(EngineContext(backend, MemoryCache(cache_bytes), clock=clock)), tenant)
 
 
 def awaited(store: Store) -> AsyncStore:
@@ -71,7 +71,7 @@ class Place:
         self.clock = Clock()
         self.tenant = f"tenant {next(_numbers)}"
         self._url = url
-        self._memory = Memory() if url == "memory://" else None
+        self._memory = MemoryBackend() if url == "memory://" else None
         self._opened: list[Backend] = []
 
     def open(self) -> Store:

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.engine.model.scopes import MARK
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError, UnsupportedError
-from holdfast.state.artifacts.api import Source
+from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.state.artifacts.content import CHUNK
-from holdfast.state.artifacts.records import Records
-from holdfast.state.reader import View
-from holdfast.state.system_record import Changed, packed
+from holdfast.state.artifacts.records import ArtifactRecords
+from holdfast.state.reader import ScopeView
+from holdfast.state.system_record import RecordChange, packed
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, Clock, awaited, timed
 
@@ -167,12 +167,12 @@ def test_what_is_not_kept_is_checked_where_it_is(store: Store, tmp_path: Path) -
 def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_path: Path) -> None:
     store.artifacts.register(LARGE, id="large")
     other = store.artifacts.register(LARGE[::-1], id="other")
-    kept = Records(store._handle)
+    kept = ArtifactRecords(store._handle)
     records = run(kept.several(["large", "other"]))
     swapped = asdict(records["large"]) | {"token": records["other"].token}
 
-    async def swap(_: View) -> Changed:
-        return Changed(packed(store._handle, {"large": swapped}))
+    async def swap(_: ScopeView) -> RecordChange:
+        return RecordChange(packed(store._handle, {"large": swapped}))
 
     run(kept.book.change("swap", swap))
     with pytest.raises(CorruptError, match="not what was registered"):
@@ -193,7 +193,8 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
 
 def test_lists_are_paged_and_filtered(store: Store) -> None:
     made = store.artifacts.register_many(
-        Source(f"{number}".encode(), f"a{number:03}", f"t{number % 2}", f"p{number % 3}") for number in range(300)
+        ArtifactSource(f"{number}".encode(), f"a{number:03}", f"t{number % 2}", f"p{number % 3}")
+        for number in range(300)
     )
     assert [artifact.id for artifact in made] == [f"a{number:03}" for number in range(300)]
     listed = store.artifacts.list
@@ -210,16 +211,21 @@ def test_lists_are_paged_and_filtered(store: Store) -> None:
 def test_several_are_registered_all_or_none(store: Store) -> None:
     store.artifacts.register(b"x", id="taken")
     for wrong in (
-        [Source(b"1", "one"), Source(LARGE, "large"), Source(b"y", "taken")],
-        [Source(b"1", "one"), Source(b"2", "one")],
-        [Source(b"1", "one"), Source("/nowhere/at/all")],
+        [ArtifactSource(b"1", "one"), ArtifactSource(LARGE, "large"), ArtifactSource(b"y", "taken")],
+        [ArtifactSource(b"1", "one"), ArtifactSource(b"2", "one")],
+        [ArtifactSource(b"1", "one"), ArtifactSource("/nowhere/at/all")],
     ):
         with pytest.raises((ConflictError, InvalidError, NotFoundError)):
             store.artifacts.register_many(wrong)
         assert [artifact.id for artifact in store.artifacts.list()] == ["taken"]
         assert content_lines(store) == []
     both = store.artifacts.register_many(
-        [Source(LARGE, "l1"), Source(LARGE, "l2"), Source(b"s", "s1"), Source(b"s", "s2")]
+        [
+            ArtifactSource(LARGE, "l1"),
+            ArtifactSource(LARGE, "l2"),
+            ArtifactSource(b"s", "s1"),
+            ArtifactSource(b"s", "s2"),
+        ]
     )
     assert [artifact.same_as for artifact in both] == ["", "l1", "", "s1"]
     store.artifacts.delete("l1")
@@ -311,15 +317,15 @@ def test_content_that_a_dead_process_left_is_swept(store: Store, clock: Clock) -
         with pytest.raises(OSError, match="cable"):
             store.artifacts.register(source)
     assert len(content_lines(store)) == 2
-    assert run(Records(store._handle).sweep(DAY)) == 0
+    assert run(ArtifactRecords(store._handle).sweep(DAY)) == 0
     clock.now += 2 * DAY
-    assert run(Records(store._handle).sweep(DAY)) == 1
-    assert run(Records(store._handle).sweep(DAY)) == 0
+    assert run(ArtifactRecords(store._handle).sweep(DAY)) == 1
+    assert run(ArtifactRecords(store._handle).sweep(DAY)) == 0
     assert store.artifacts.read("whole") == LARGE
 
 
 def test_content_stays_where_it_is_not_known_whether_it_was_registered() -> None:
-    class Flaky(Memory):
+    class Flaky(MemoryBackend):
         """Says that it does not know, once, after it has made a change."""
 
         lost = False
@@ -409,20 +415,20 @@ def test_a_row_without_its_record_is_no_artifact(store: Store) -> None:
 @pytest.mark.parametrize("size", [100_000, len(LARGE)])
 def test_one_that_is_deleted_while_it_is_read_is_not_called_damaged(store: Store, tmp_path: Path, size: int) -> None:
     store.artifacts.register(LARGE[:size], id="a")
-    found = run(Records(store._handle).get("a"))
-    reading = Records(store._handle).pieces("a", found)
+    found = run(ArtifactRecords(store._handle).get("a"))
+    reading = ArtifactRecords(store._handle).pieces("a", found)
     if size == len(LARGE):
         assert run(reading.next()) == LARGE[:CHUNK]
     store.artifacts.delete("a")
     with pytest.raises(NotFoundError):
         run(reading.all())
     with pytest.raises(NotFoundError):
-        run(Records(store._handle).pieces("a", found).save(tmp_path / "a"))
+        run(ArtifactRecords(store._handle).pieces("a", found).save(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_takes_long_to_come_in_is_not_swept(store: Store, clock: Clock) -> None:
-    records = Records(store._handle)
+    records = ArtifactRecords(store._handle)
 
     class Slow(Pipe):
         def read(self, size: int) -> bytes:
@@ -437,7 +443,7 @@ def test_what_takes_long_to_come_in_is_not_swept(store: Store, clock: Clock) -> 
 def test_content_that_is_removed_while_it_comes_in_is_not_registered(store: Store) -> None:
     class Swept(Pipe):
         def read(self, size: int) -> bytes:
-            run(Records(store._handle).sweep(-1))
+            run(ArtifactRecords(store._handle).sweep(-1))
             return super().read(size)
 
     with pytest.raises(ConflictError):
@@ -450,15 +456,15 @@ def test_content_that_is_removed_by_others_is_taken_in_again_if_it_can_be(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(LARGE)
-    known = Records.known
+    known = ArtifactRecords.known
 
-    async def then_removed(self: Records, sha256: str) -> bool:
+    async def then_removed(self: ArtifactRecords, sha256: str) -> bool:
         found = await known(self, sha256)
         if found:
             await self.delete("a")
         return found
 
-    monkeypatch.setattr(Records, "known", then_removed)
+    monkeypatch.setattr(ArtifactRecords, "known", then_removed)
     store.artifacts.register(LARGE, id="a")
     store.artifacts.register(tmp_path / "file", id="b")
     assert store.artifacts.read("b") == LARGE

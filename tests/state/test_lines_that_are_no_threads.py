@@ -14,8 +14,8 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
-from holdfast.engine.integrity.findings import Code
+from holdfast.backends.tables import EVENTS, LINES, LINKS, STATE_VALUES, TABLES, TRANSITIONS, WORDS
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import event_body
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
@@ -211,7 +211,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     spoilt = event._replace(body=flipped(body))
     run(store.engine.ground.backend.apply([Put(EVENTS, spoilt)]))
     (finding,) = store.verify().findings
-    assert (finding.code, finding.thread, finding.space) == (Code.DAMAGED_EVENT, LINE, "events")
+    assert (finding.code, finding.thread, finding.space) == (FindingCode.DAMAGED_EVENT, LINE, "events")
     store.repair(f"sqlite:///{tmp_path}/copy.db")
     assert store.verify().findings == []
     assert whole in rows(store, EVENTS)
@@ -232,7 +232,7 @@ def test_events_and_links_of_a_line_that_is_gone_are_orphans(store: Store) -> No
     filled(store)
     backend = store.engine.ground.backend
     run(backend.apply([Put(LINKS, Row((store.tenant, "␞artifacts", "k", "x", "y"), (5, "z")))]))
-    gone = [space for space in SPACES if space is not EVENTS]
+    gone = [space for space in TABLES if space is not EVENTS]
     run(backend.apply([Delete(space, (store.tenant, LINE)) for space in gone]))
     store.engine.ground.cache.clear()
     assert {finding.thread for finding in store.verify().findings} == {LINE, "␞artifacts"}

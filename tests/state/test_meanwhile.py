@@ -9,10 +9,10 @@ import pytest
 
 from holdfast import Store
 from holdfast.backends.interface import Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.rewrite.rewriter import Choice
-from holdfast.engine.row_format import Branch, Point
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import Branch, StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.scope_state import State
 from tests.state.kit import Clock, store_on
@@ -34,8 +34,8 @@ class Reading(InterferingBackend):
 def prune(store: Store, state: State) -> None:
     """Leave only the latest step."""
 
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
-        return Choice(frozenset(point[:2] for point in points[:-1] if not point.pruned))
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
+        return RewritePlan(frozenset(point[:2] for point in points[:-1] if not point.pruned))
 
     run(store.engine.rewriter.rewrite(state._handle.line(state.scope), choose))
 
@@ -70,7 +70,7 @@ def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
 
 
 def test_a_transaction_begins_anew_where_its_reads_are_pruned() -> None:
-    store = store_on(Memory(), Clock())
+    store = store_on(MemoryBackend(), Clock())
     state, calls = store.state(agent="a"), list[int]()
     state.batch({"n": 1, "m": 1})
 
@@ -111,7 +111,7 @@ def test_a_scope_made_anew_is_another_one(written: str) -> None:
 @pytest.mark.parametrize("written", ["a", "b"])
 def test_what_expires_before_the_end_is_out_of_date(written: str) -> None:
     clock = Clock()
-    store = store_on(Memory(), clock)
+    store = store_on(MemoryBackend(), clock)
     store.state(agent="a").set("lock", "mine", ttl=10)
     with refused(), store.transaction() as together:
         assert together.state(agent="a")["lock"] == "mine"
@@ -131,14 +131,14 @@ def test_a_default_is_the_same_at_each_attempt() -> None:
 
 
 def test_a_batch_names_each_key_once() -> None:
-    state = store_on(Memory(), Clock()).state(agent="a")
+    state = store_on(MemoryBackend(), Clock()).state(agent="a")
     with pytest.raises(InvalidError, match="twice"):
         state.batch({"caf\u00e9": 1, "cafe\u0301": 2})
 
 
 def test_a_rollback_brings_back_when_keys_expire() -> None:
     clock = Clock()
-    state = store_on(Memory(), clock).state(agent="a")
+    state = store_on(MemoryBackend(), clock).state(agent="a")
     state.set("long", 1, ttl=1000)
     state.set("short", 1, ttl=10)
     expires = state.item("long").expires
@@ -178,7 +178,7 @@ def test_a_default_is_set_by_one() -> None:
 
 
 def test_an_update_is_one_step() -> None:
-    state = store_on(Memory(), Clock()).state(agent="a")
+    state = store_on(MemoryBackend(), Clock()).state(agent="a")
     state.update({"a": 1}, b=2)
     state.update()
     assert [(past.key, past.version) for past in state.history()] == [("a", 1), ("b", 1)]
@@ -197,7 +197,7 @@ def test_keys_that_go_while_others_are_read_are_no_error() -> None:
 
 def test_a_request_past_its_deadline_is_not_answered() -> None:
     clock = Clock()
-    requests = store_on(Memory(), clock).requests("planner")
+    requests = store_on(MemoryBackend(), clock).requests("planner")
     requests.ask("soon", timeout=5)
     request = requests.take(lease=60)
     assert request is not None
@@ -209,7 +209,7 @@ def test_a_request_past_its_deadline_is_not_answered() -> None:
 
 def test_pages_of_the_history_leave_nothing_out() -> None:
     """Also where a page ends in the middle of a step, or with a deletion."""
-    state = store_on(Memory(), Clock()).state(agent="a")
+    state = store_on(MemoryBackend(), Clock()).state(agent="a")
     state.update({f"k{number}": number for number in range(5)})
     del state["k1"]
     state.batch({"k0": 1}, delete=["k2", "k3"])

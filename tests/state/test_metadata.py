@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.codec import default_codec
@@ -19,7 +19,7 @@ NAMES = st.text("abcé/ü", min_size=1, max_size=40).filter(lambda text: "//" no
 
 @given(keys=st.sets(NAMES, min_size=1, max_size=5), correlation=NAMES, cause=NAMES)
 def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cause: str) -> None:
-    with store_on(Memory(), Clock()) as store:
+    with store_on(MemoryBackend(), Clock()) as store:
         state = store.acting_as(agent="a").state(agent="a")
         with trace_context.correlation(correlation, cause=cause):
             state.batch(dict.fromkeys(keys, 1))

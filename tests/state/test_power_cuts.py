@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import EVENTS
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
@@ -53,7 +53,9 @@ def play(store: Store, mark: Callable[[Any], None]) -> None:
 def recorded(synchronous: str) -> Log:
     def workload(folder: Path, recorder: Recorder) -> None:
         backend = run(
-            SQLite.open(f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous=synchronous)
+            SQLiteBackend.open(
+                f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous=synchronous
+            )
         )
         play(store_on(backend, Clock()), recorder.mark)
         run(backend.close())
@@ -66,7 +68,7 @@ def verify(folder: Path, labels: Labels) -> None:
     allowed: list[Model] = [{scope: {} for scope in SCOPES}]
     for when, content in labels:
         allowed = [content] if when == "done" else [*allowed[:1], content]
-    backend = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+    backend = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
     store = store_on(backend, Clock())
     try:
         assert {scope: dict(store.state(scope)) for scope in SCOPES} in allowed

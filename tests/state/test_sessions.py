@@ -13,13 +13,13 @@ import pytest
 
 from holdfast.backends.interface import Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, LINKS, SPACES, STEPS
+from holdfast.backends.tables import LINES, LINKS, STEPS, TABLES
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions import lifecycle
-from holdfast.state.sessions.records import LAPSE, Records
+from holdfast.state.sessions.records import LAPSE, SessionRecords
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
@@ -41,7 +41,7 @@ def ids(sessions: Any) -> list[str]:
 def rows_of(store: Store, line: str) -> dict[str, int]:
     """How many rows a line has, by space."""
     backend = store.engine.ground.backend
-    counts = {space.name: len(run(backend.read([Scan(space, ("", line))]))[0]) for space in SPACES}
+    counts = {space.name: len(run(backend.read([Scan(space, ("", line))]))[0]) for space in TABLES}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -316,7 +316,7 @@ def test_each_of_it_is_a_step_that_tells_who_and_when(store: Store, clock: Clock
     session = store.sessions.start("s1", idle=60)
     session.end()
     (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, ("", f"{MARK}sessions"))]))
-    assert [Point.of(row).kind for row in rows] == ["start", "end"]
+    assert [StepRef.of(row).kind for row in rows] == ["start", "end"]
     told = [(row.kind, row.action, row.key) for row in store.audit(kind="session")]
     assert sorted(told) == [("session", "end", "s1"), ("session", "start", "s1")]
     assert store.audit_verify().ok
@@ -368,7 +368,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     for on_end in ("archive", "delete"):
         session = store.sessions.start(on_end, on_end=on_end)
         session.state["k"] = 1
-        late, taken = store.state(session=on_end, agent="late"), lifecycle.Ends._ended
+        late, taken = store.state(session=on_end, agent="late"), lifecycle.SessionLifecycle._ended
 
         async def ended(self: Any, *args: Any, late: Any = late, taken: Any = taken, **kwargs: Any) -> Any:
             if not len(late):
@@ -376,7 +376,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
             return await taken(self, *args, **kwargs)
 
         with monkeypatch.context() as patched:
-            patched.setattr(lifecycle.Ends, "_ended", ended)
+            patched.setattr(lifecycle.SessionLifecycle, "_ended", ended)
             session.end()
         assert dict(late) == {}
         with pytest.raises(DeniedError):
@@ -389,9 +389,9 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
 @contextmanager
 def interference(act: Callable[[], object], times: int | None = 1) -> Iterator[None]:
     """Have others act right after a record was read: the first so many times, or always. Fails if they never do."""
-    get, struck, acting = Records.get, 0, False
+    get, struck, acting = SessionRecords.get, 0, False
 
-    async def interfered(self: Records, id: str) -> Any:
+    async def interfered(self: SessionRecords, id: str) -> Any:
         nonlocal struck, acting
         record = await get(self, id)
         if not acting and (times is None or struck < times):
@@ -401,7 +401,7 @@ def interference(act: Callable[[], object], times: int | None = 1) -> Iterator[N
         return record
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Records, "get", interfered)
+        patched.setattr(SessionRecords, "get", interfered)
         yield
     assert struck == times or (times is None and struck)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import DeniedError, NotFoundError, VetoError
-from holdfast.hooks import Call
-from holdfast.state.artifacts.api import Source
+from holdfast.hooks import HookContext
+from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.store.store import Store
 from tests.maintenance.kit import HOUR, Clock, timed
 
@@ -162,7 +162,7 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
     seen: list[tuple[str, str, str]] = []
 
     @store.hooks.before("session.*", inline=True)
-    def note(call: Call) -> Any:
+    def note(call: HookContext) -> Any:
         seen.append((call.point, call.scope, call.key))
         call.note(checked=True)
         if call.value.get("bad"):
@@ -191,7 +191,7 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
 
 def test_a_hook_may_object_to_the_end_of_a_session(store: Store, clock: Clock) -> None:
     @store.hooks.before("session.expire", inline=True)
-    def never(call: Call) -> None:
+    def never(call: HookContext) -> None:
         raise VetoError("not this one")
 
     store.sessions.start("s1", ttl=60).state["k"] = 1
@@ -204,21 +204,21 @@ def test_hooks_of_artifacts(store: Store) -> None:
     done: list[tuple[str, Any]] = []
 
     @store.hooks.before("artifact.register", inline=True)
-    def describe(call: Call) -> Any:
+    def describe(call: HookContext) -> Any:
         if call.metadata["size"] > 3:
             raise VetoError("too large")
         call.note(size=call.metadata["size"])
         return {**call.value, "type": "checked", "metadata": {"n": 1}}
 
     @store.hooks.after("artifact.register", inline=True)
-    def after(call: Call) -> None:
+    def after(call: HookContext) -> None:
         done.append((call.key, call.value["type"]))
 
     made = store.artifacts.register(b"1", id="a", type="t", producer="p")
     assert (made.type, made.producer, made.metadata) == ("checked", "p", {"n": 1})
     assert [each.id for each in store.artifacts.list(type="checked")] == ["a"]
     with pytest.raises(VetoError):
-        store.artifacts.register_many([Source(b"2", "b"), Source(b"long", "c")])
+        store.artifacts.register_many([ArtifactSource(b"2", "b"), ArtifactSource(b"long", "c")])
     assert [each.id for each in store.artifacts.list()] == ["a"]
     assert done == [("a", "checked")]
     assert store.audit_verify().ok

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.interface import Backend
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import ConflictError, DeniedError, NotFoundError, VetoError
-from holdfast.hooks.context import Call
+from holdfast.hooks.context import HookContext
 from holdfast.state.sessions.records import OnEnd
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
@@ -118,7 +118,9 @@ SECONDS = ("set", "set new", "set both", "update", "come back", "start anew")
 @pytest.mark.parametrize("kind", mostly_nightly(["memory", "sqlite"], daily=["memory"]))
 def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_path: Path) -> None:
     backend: Backend = (
-        Memory() if kind == "memory" else run(SQLite.open(f"sqlite:///{tmp_path}/s.db", synchronous="normal"))
+        MemoryBackend()
+        if kind == "memory"
+        else run(SQLiteBackend.open(f"sqlite:///{tmp_path}/s.db", synchronous="normal"))
     )
     numbers = count()
     try:
@@ -144,7 +146,7 @@ def test_a_session_that_ends_meanwhile_is_not_restored_if_hooks_object() -> None
     session = store.sessions.start("s", on_end="archive")
 
     @store.hooks.before("session.restore", inline=True)
-    def objects(_: Call) -> None:
+    def objects(_: HookContext) -> None:
         raise VetoError("not again")
 
     with pytest.raises(VetoError), backend.interfere(session.end, "any", at=2):

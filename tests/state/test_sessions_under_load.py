@@ -13,10 +13,10 @@ from typing import Any
 import holdfast
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import STEPS
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
 from tests.state.session_worker import IDLE, SESSIONS, work
@@ -26,12 +26,12 @@ from tests.support.sqlite.recording import Recorder
 SECONDS = 1.5
 
 
-def steps_of(store: Store, prefix: str) -> dict[str, list[Point]]:
+def steps_of(store: Store, prefix: str) -> dict[str, list[StepRef]]:
     """The steps of all lines whose names start so."""
     found = {}
     for line in run(store.engine.lines.names("", prefix)):
         (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(line), bodies=False)]))
-        found[line.name] = [Point.of(row) for row in rows]
+        found[line.name] = [StepRef.of(row) for row in rows]
     return found
 
 
@@ -92,7 +92,9 @@ def test_power_cuts_while_sessions_are_collected() -> None:
     kept = {"a": 1, "large": "x" * 70_000}
 
     def workload(folder: Path, recorder: Recorder) -> None:
-        opened = run(SQLite.open(f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        opened = run(
+            SQLiteBackend.open(f"sqlite:///{folder}/store.db", vfs=recorder.vfs, exclusive=True, synchronous="full")
+        )
         clock = Clock()
         store = store_on(opened, clock=clock)
         for on_end in ("delete", "archive", "keep"):
@@ -116,7 +118,7 @@ def test_power_cuts_while_sessions_are_collected() -> None:
     def verify(folder: Path, labels: Labels) -> None:
         if not labels:
             return
-        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         clock = Clock(Clock().now + 122 * 10**9 + 10**9)
         store = store_on(opened, clock=clock)
         try:

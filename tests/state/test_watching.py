@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import MISSING, Store
 from holdfast.backends.interface import Delete, Get, Put, Query, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine.guard import FREELY, Guard, Permit
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import DeniedError, InvalidError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state.scope_state import State
-from holdfast.state.watcher import Changed
+from holdfast.state.watcher import WatchedChange
 from tests.agents.autosaved import patiently, timely
 from tests.servers.places import place
 from tests.state.kit import Clock, awaited, store_on
@@ -41,7 +41,7 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def told(changes: list[Changed]) -> list[tuple[Any, ...]]:
+def told(changes: list[WatchedChange]) -> list[tuple[Any, ...]]:
     return [(change.key, change.action, change.before, change.version, change.value) for change in changes]
 
 
@@ -217,7 +217,7 @@ def test_what_is_pruned_while_it_is_told_is_told_as_such() -> None:
 
 def test_what_is_not_all_there_yet_is_told_when_it_is() -> None:
     """A store that shows a step before the one that it follows."""
-    backend, clock = Memory(), Clock()
+    backend, clock = MemoryBackend(), Clock()
     state = store_on(backend, clock).state(agent="a")
     watch = state.watch()
     state["a"], state["b"] = 1, 2
@@ -390,7 +390,7 @@ class Closed(Guard):
 
 
 def guarded(store: Store, guard: Guard, scope: str) -> State:
-    return State(Handle(store.engine, store.tenant, guard), Scope.parse(scope))
+    return State(StoreHandle(store.engine, store.tenant, guard), Scope.parse(scope))
 
 
 def test_a_right_that_is_revoked_ends_the_watch(store: Store) -> None:
@@ -458,7 +458,7 @@ def test_wrong_cursors(store: Store) -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from(["set", "batch", "go", "leave"]))))
 def test_no_gap_and_no_duplicate(plan: list[tuple[str, int, str]]) -> None:
     """Whoever reads part of it and begins anew at a cursor, in whatever store that was opened since, sees all of it."""
-    backend, clock = Memory(), Clock()
+    backend, clock = MemoryBackend(), Clock()
     state = store_on(backend, clock).state(agent="a")
     watch = state.watch(cursor="")
     seen: list[Any] = []

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import AsyncStore, Store
 from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from holdfast.store.store import Operations
-from holdfast.store.threads import Basics
+from holdfast.store.threads import ThreadOperations
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -61,7 +61,7 @@ def test_every_operation_is_awaited(url: str) -> None:
 
 
 def test_both_kinds_of_store_have_the_same_operations() -> None:
-    names = [name for cls in (Operations, Basics) for name in vars(cls) if not name.startswith("_")]
+    names = [name for cls in (Operations, ThreadOperations) for name in vars(cls) if not name.startswith("_")]
     assert len(names) > 15
     sync, awaited = holdfast.open("memory://"), AsyncStore(Operations.__new__(Operations), "")  # type: ignore[arg-type]
     for name in names:

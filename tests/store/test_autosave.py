@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import (
-    AsyncAutosave,
+    AsyncAutoCheckpointer,
     AsyncCheckpointableMixin,
-    Autosave,
+    AutoCheckpointer,
     CheckpointableMixin,
     EveryStep,
     Interval,
@@ -22,7 +22,7 @@ from holdfast import (
 )
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConfigError, InvalidError, NotFoundError
-from holdfast.store.auto_checkpoint import Moment
+from holdfast.store.auto_checkpoint import PolicyContext
 from tests.store.stores import aover
 from tests.support.interference import InterferingBackend
 
@@ -44,7 +44,7 @@ def states(store: Store, thread: str = "t") -> list[Any]:
 
 def test_every_step_is_the_default(store: Store) -> None:
     state: dict[str, Any] = {"n": 0}
-    with Autosave(store, "t", lambda: state) as autosave:
+    with AutoCheckpointer(store, "t", lambda: state) as autosave:
         for n in range(3):
             state["n"] = n
             saved = autosave.step({"at": n})
@@ -57,7 +57,7 @@ def test_every_step_is_the_default(store: Store) -> None:
 
 def test_every_so_many_steps_and_the_rest_at_the_end(store: Store) -> None:
     state = {"n": 0}
-    with Autosave(store, "t", lambda: state, EveryStep(3)) as autosave:
+    with AutoCheckpointer(store, "t", lambda: state, EveryStep(3)) as autosave:
         saved = []
         for n in range(8):
             state["n"] = n
@@ -68,17 +68,17 @@ def test_every_so_many_steps_and_the_rest_at_the_end(store: Store) -> None:
 
 def test_the_rest_is_saved_after_an_error_too(store: Store) -> None:
     state = {"n": 0}
-    with pytest.raises(ZeroDivisionError), Autosave(store, "t", lambda: state, EveryStep(10)) as autosave:  # noqa: PT012 - the block is what fails
+    with pytest.raises(ZeroDivisionError), AutoCheckpointer(store, "t", lambda: state, EveryStep(10)) as autosave:  # noqa: PT012 - the block is what fails
         autosave.step()
         state["n"] = 1 // 0
     assert states(store) == [{"n": 0}]
 
 
 def test_leaving_with_nothing_new_saves_nothing(store: Store) -> None:
-    with Autosave(store, "t", lambda: {"n": 0}, EveryStep(5)):
+    with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)):
         pass
     assert store.threads() == []
-    with Autosave(store, "t", lambda: {"n": 0}, EveryStep(5)) as autosave:
+    with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)) as autosave:
         autosave.save()
         autosave.step()
         assert autosave.flush() is not None  # the checkpoint that has it all
@@ -88,7 +88,7 @@ def test_leaving_with_nothing_new_saves_nothing(store: Store) -> None:
 
 def test_every_so_many_seconds(store: Store) -> None:
     clock, state = Clock(), {"n": 0}
-    autosave = Autosave(store, "t", lambda: state, Interval(60), clock=clock)
+    autosave = AutoCheckpointer(store, "t", lambda: state, Interval(60), clock=clock)
     saved = []
     for n in range(8):
         clock.now += 25
@@ -108,7 +108,7 @@ def test_every_so_many_seconds(store: Store) -> None:
 
 def test_on_change_sees_changes_in_place(store: Store) -> None:
     state: dict[str, Any] = {"deep": [{"x": [1]}]}
-    autosave = Autosave(store, "t", lambda: state, OnChange())
+    autosave = AutoCheckpointer(store, "t", lambda: state, OnChange())
     saved = []
     for change in (None, None, 2, None, 3):
         if change:
@@ -120,14 +120,14 @@ def test_on_change_sees_changes_in_place(store: Store) -> None:
 
 def test_on_change_tells_that_nothing_was_saved_at_its_first_step_too(store: Store) -> None:
     store.put("t", {"n": 0})
-    autosave = Autosave(store, "t", lambda: {"n": 0}, OnChange())
+    autosave = AutoCheckpointer(store, "t", lambda: {"n": 0}, OnChange())
     assert autosave.step() is None
 
 
 def test_on_events(store: Store) -> None:
     state = {"n": 0}
-    some = Autosave(store, "some", lambda: state, OnEvent("tool", "error"))
-    every = Autosave(store, "every", lambda: state, OnEvent())
+    some = AutoCheckpointer(store, "some", lambda: state, OnEvent("tool", "error"))
+    every = AutoCheckpointer(store, "every", lambda: state, OnEvent())
     for n, name in enumerate(["tool", "other", "error"]):
         state["n"] = n
         assert some.step() is None
@@ -141,7 +141,7 @@ def test_on_events(store: Store) -> None:
 
 def test_policies_add_up(store: Store) -> None:
     clock, state = Clock(), {"n": 0}
-    autosave = Autosave(store, "t", lambda: state, EveryStep(3), Interval(60), OnEvent("now"), clock=clock)
+    autosave = AutoCheckpointer(store, "t", lambda: state, EveryStep(3), Interval(60), OnEvent("now"), clock=clock)
     assert autosave.step() is None
     assert autosave.event("now") is not None
     clock.now += 61
@@ -156,16 +156,16 @@ def test_a_policy_of_ones_own(store: Store) -> None:
     class Odd:
         if_changed = False
 
-        def due(self, moment: Moment) -> bool:
+        def due(self, moment: PolicyContext) -> bool:
             return moment.steps % 2 == 1 and moment.event is None and moment.seconds >= 0
 
-    autosave = Autosave(store, "t", lambda: {"n": 1}, Odd())
+    autosave = AutoCheckpointer(store, "t", lambda: {"n": 1}, Odd())
     assert autosave.step() is not None
     assert autosave.event("x") is None
 
 
 def test_by_hand(store: Store) -> None:
-    autosave = Autosave(store, "t", lambda: {"n": 1}, OnEvent("never"))
+    autosave = AutoCheckpointer(store, "t", lambda: {"n": 1}, OnEvent("never"))
     saved = autosave.save(name="good", tags=["x"], metadata={"m": 1})
     assert store.get("t", name="good").id == saved.id
     assert (store.tags("t"), saved.metadata) == ({"x": [saved.id]}, {"m": 1})
@@ -179,7 +179,7 @@ def test_policies_that_make_no_sense(make: Any) -> None:
 
 def test_a_save_that_fails_is_tried_again(store: Store) -> None:
     state: dict[str, Any] = {"n": object()}
-    autosave = Autosave(store, "t", lambda: state, EveryStep(2))
+    autosave = AutoCheckpointer(store, "t", lambda: state, EveryStep(2))
     autosave.step()
     with pytest.raises(TypeError):
         autosave.step()
@@ -192,7 +192,7 @@ def test_under_asyncio(url: str) -> None:
     async def go() -> None:
         state = {"n": 0}
         async with holdfast.aopen(url) as store:
-            async with AsyncAutosave(store, "t", lambda: state, EveryStep(2), OnEvent("now")) as autosave:
+            async with AsyncAutoCheckpointer(store, "t", lambda: state, EveryStep(2), OnEvent("now")) as autosave:
                 assert await autosave.step() is None
                 assert await autosave.step() is not None
                 assert await autosave.event("now") is not None
@@ -208,11 +208,11 @@ def test_what_changes_during_a_save_is_saved_at_the_end() -> None:
     backend = InterferingBackend()
     store = aover(backend)
     state = {"n": 0}
-    autosave = AsyncAutosave(store, "t", lambda: state, OnEvent("now"))
+    autosave = AsyncAutoCheckpointer(store, "t", lambda: state, OnEvent("now"))
 
     def another_task() -> None:
         state["n"] = 1
-        run(AsyncAutosave.step(autosave))
+        run(AsyncAutoCheckpointer.step(autosave))
 
     async def go() -> None:
         async with autosave:

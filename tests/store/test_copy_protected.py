@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -13,7 +13,7 @@ from tests.engine.lines import store_on
 
 @pytest.fixture
 def stores() -> tuple[Store, Store, list[str]]:
-    source, target = store_on(Memory()), store_on(Memory())
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.put("t", {"n": n}).id for n in range(4)]
     source.copy_to(target)
     return source, target, ids

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Query, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
+from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, STEPS, TABLES
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.context import Ground
-from holdfast.engine.copy.between_stores import Progress
+from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.between_stores import CopyProgress
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
-from holdfast.engine.pending_writes import Write
+from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, node_row
 from holdfast.errors import (
     ConflictError,
@@ -71,14 +71,14 @@ def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
 
 def mark(store: Store, thread: str, text: str) -> None:
     """A pending write that takes the place of the one before it."""
-    write = Write("", "task", -1, "__error__", store.engine.ground.codec.pack(text))
+    write = PendingWriteRow("", "task", -1, "__error__", store.engine.ground.codec.pack(text))
     run(store.engine.writes.put(Line("", thread), store.get(thread).id, [write]))
 
 
 def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
     """All rows that a copy has to have."""
     prefix = () if tenant is None else (tenant,)
-    spaces = [space for space in SPACES if space not in READABLE and space is not JOURNAL]
+    spaces = [space for space in TABLES if space not in READABLE and space is not JOURNAL]
     found = run(backend.read([Scan(space, prefix) for space in spaces]))
     return {
         space.name: sorted(row for row in rows if space is not REFS or row.key[2] != "lease")
@@ -101,10 +101,10 @@ def check_same(source: Store, target: Store) -> None:
 
 @pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=[kind for kind in DURABLE if kind != "pgbouncer"]))
 def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Path) -> None:
-    source, back = store_on(Memory(), fold_every=4), store_on(Memory())
+    source, back = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
     with holdfast.open(place(to, tmp_path)) as middle:
-        seen: list[Progress] = []
+        seen: list[CopyProgress] = []
         report = source.copy_to(middle, progress=seen.append)
         rows = log_of(backend_of(source))
         assert (report.threads, report.skipped, report.changing) == (3, 0, ())
@@ -139,11 +139,11 @@ def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
 
 
 def test_tenants_stay_apart() -> None:
-    on = Memory()
+    on = MemoryBackend()
     stores = {tenant: Store(store_on(on).engine, tenant) for tenant in ("", "a", "b")}
     for tenant, store in stores.items():
         store.put("t", {"of": tenant})
-    target = store_on(Memory())
+    target = store_on(MemoryBackend())
     report = stores["a"].copy_to(Store(target.engine, "a"))
     assert report.threads == 1
     assert log_of(backend_of(target)) == log_of(on, "a")
@@ -157,7 +157,7 @@ def test_tenants_stay_apart() -> None:
 
 
 def test_leases_and_journals_stay_where_they_are() -> None:
-    source, target = store_on(Memory()), store_on(Memory())
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     source.put("t", {"n": 1})
     run(Lease(source.engine.ground, Line("", "t"), "rewrite").take())
     run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
@@ -167,7 +167,7 @@ def test_leases_and_journals_stay_where_they_are() -> None:
 
 
 def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
-    source, target = store_on(Memory()), showing(Memory())
+    source, target = store_on(MemoryBackend()), showing(MemoryBackend())
     fill(source, 2)
     source.copy_to(target)
     assert len(rows_of(backend_of(target))["agent_states"]) == 2
@@ -178,7 +178,7 @@ def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
 
 
 def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
-    source, on = store_on(Memory()), Memory()
+    source, on = store_on(MemoryBackend()), MemoryBackend()
     ids = [source.put("t", {"n": n}, metadata={"secret": n}).id for n in range(6)]
     source.copy_to(showing(on))
     prune(source, dropping_ids(*ids[:2]))
@@ -191,7 +191,7 @@ def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
 
 
 def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
-    source, on = store_on(Memory()), Memory()
+    source, on = store_on(MemoryBackend()), MemoryBackend()
     source.put("t", {"n": 1}, id="1")
     source.put("t", {"n": 2}, id="5")
     source.copy_to(showing(on))
@@ -206,7 +206,7 @@ def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
 @given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), bits=st.integers(0, (1 << 30) - 1))
 @settings(max_examples=25)
 def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_every: int, bits: int) -> None:
-    source, target = store_on(Memory(), fold_every=fold_every), store_on(Memory())
+    source, target = store_on(MemoryBackend(), fold_every=fold_every), store_on(MemoryBackend())
     thread = Thread(source)
     for number, (action, (state, chance)) in enumerate(script):
         perform(thread, action, state, chance)
@@ -233,7 +233,7 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
 
 
 def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
-    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
     source.copy_to(target)
     again = source.copy_to(target)
@@ -252,21 +252,21 @@ def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
 
 
 def test_it_goes_on_wherever_it_was_interrupted() -> None:
-    source = store_on(Memory(), fold_every=4)
+    source = store_on(MemoryBackend(), fold_every=4)
     fill(source, 2, 6)
-    whole = Faults(Memory())
+    whole = Faults(MemoryBackend())
     source.copy_to(store_on(whole))
     for nth in range(1, whole.applies + 1):
         for when in ("before", "after"):
             fault = Fault("apply", nth, lambda: UnavailableError("killed"), when)
-            on = Memory()
+            on = MemoryBackend()
             with pytest.raises(UnavailableError):
                 source.copy_to(store_on(Faults(on, [fault])))
             left = store_on(on)
             for thread in left.threads():
                 # A thread that can be seen is complete.
                 assert left.log(thread.thread) == source.log(thread.thread)
-                assert run(verify(Ground(on), Line("", thread.thread))).findings == []
+                assert run(verify(EngineContext(on), Line("", thread.thread))).findings == []
             source.copy_to(left)
             check_same(source, left)
 
@@ -275,7 +275,7 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
 def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> None:
     def changed(on: Backend) -> Store:
         """A store that changed since it was copied."""
-        source = store_on(Memory(), fold_every=4)
+        source = store_on(MemoryBackend(), fold_every=4)
         fill(source, 1, 10)
         source.copy_to(showing(on))
         if how == "compact":
@@ -286,12 +286,12 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
             source.put("thread 0", {"n": n})
         return source
 
-    whole = Faults(Memory())
+    whole = Faults(MemoryBackend())
     source = changed(whole.inner)
     source.copy_to(showing(whole))
     for nth in range(1, whole.applies + 1):
         for when in ("before", "after"):
-            on = Memory()
+            on = MemoryBackend()
             source = changed(on)
             with pytest.raises(UnavailableError):
                 source.copy_to(showing(Faults(on, [Fault("apply", nth, lambda: UnavailableError("killed"), when)])))
@@ -303,13 +303,13 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
 COPIER = """
 import signal, sys
 import holdfast
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.runtime.drivers import run
 from tests.engine.lines import store_on
 from tests.support.interference import InterferingBackend
 
 one, other = sys.argv[1:]
-backend = InterferingBackend(run(SQLite.open(other)))
+backend = InterferingBackend(run(SQLiteBackend.open(other)))
 with holdfast.open(one) as source, backend.interfere(lambda: signal.raise_signal(signal.SIGKILL), at=3):
     source.copy_to(store_on(backend))
 """
@@ -356,7 +356,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             except BaseException as error:
                 failed.append(error)
 
-        target = store_on(Memory())
+        target = store_on(MemoryBackend())
         thread = threading.Thread(target=write)
         thread.start()
         try:
@@ -411,7 +411,7 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
-    source, on = store_on(Memory(), fold_every=1), InterferingBackend()
+    source, on = store_on(MemoryBackend(), fold_every=1), InterferingBackend()
     source.put("t", {"n": 1})
     source.copy_to(store_on(on))
     source.put("t", {"n": 2})
@@ -424,7 +424,7 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
     with pytest.raises(ConflictError, match="that it has not here"), theirs:
         source.copy_to(store_on(on))
     assert store_on(on.inner).get("t").state == {"theirs": 1}
-    assert run(verify(Ground(on.inner), Line("", "t"))).findings == []
+    assert run(verify(EngineContext(on.inner), Line("", "t"))).findings == []
 
 
 def test_threads_that_keep_changing_are_named() -> None:
@@ -432,7 +432,7 @@ def test_threads_that_keep_changing_are_named() -> None:
     source = store_on(busy)
     source.put("busy", {"n": 1})
     source.put("quiet", {"n": 1})
-    other, target = store_on(busy.inner), store_on(Memory())
+    other, target = store_on(busy.inner), store_on(MemoryBackend())
     with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
         report = source.copy_to(target)
     assert report.changing == ("busy",)
@@ -445,7 +445,7 @@ def test_threads_that_keep_changing_are_named() -> None:
 
 
 def test_nothing_is_written_over_another_history() -> None:
-    source, target = store_on(Memory()), store_on(Memory(), clock=Clock(1_800_000_000_000_000_000))
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend(), clock=Clock(1_800_000_000_000_000_000))
     source.put("t", {"n": 1})
     target.put("t", {"other": 1})
     before = log_of(backend_of(target))
@@ -455,7 +455,7 @@ def test_nothing_is_written_over_another_history() -> None:
 
 
 def test_nothing_is_written_over_what_went_on_by_itself() -> None:
-    source, target = store_on(Memory()), store_on(Memory())
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     source.put("t", {"n": 1})
     source.copy_to(target)
     target.put("t", {"n": 2})
@@ -493,7 +493,7 @@ class Narrow(Wrapper):
 
 
 def test_batches_are_no_larger_than_the_other_store_takes() -> None:
-    source, narrow = store_on(Memory()), Narrow(Memory())
+    source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
     chance = random.Random(3)
     for n in range(40):
         source.put("t", {"n": n, "data": chance.randbytes(60_000)})
@@ -502,7 +502,7 @@ def test_batches_are_no_larger_than_the_other_store_takes() -> None:
 
 
 def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_written() -> None:
-    source, narrow = store_on(Memory()), Narrow(Memory())
+    source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
     source.put("a", {"n": 1})
     chance = random.Random(4)
     source.put("t", {"many": [chance.randbytes(30_000) for _ in range(50)]})
@@ -512,10 +512,12 @@ def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_writt
 
 
 def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() -> None:
-    source, narrow = store_on(Memory()), Narrow(Memory())
+    source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
     for thread in ("a", "t"):
         source.put(thread, {"n": 1})
-    written = Write("", "task", 0, "channel", source.engine.ground.codec.pack(random.Random(5).randbytes(1 << 21)))
+    written = PendingWriteRow(
+        "", "task", 0, "channel", source.engine.ground.codec.pack(random.Random(5).randbytes(1 << 21))
+    )
     run(source.engine.writes.put(Line("", "t"), source.get("t").id, [written]))
     with pytest.raises(UnsupportedError, match="thread 't', writes"):
         source.copy_to(store_on(narrow))
@@ -527,7 +529,7 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
 
 @pytest.mark.parametrize("space", [STEPS, NODES, OBJECTS], ids=lambda space: space.name)
 def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None:
-    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
     row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][0]
     body = bytearray(row.body)
@@ -540,7 +542,7 @@ def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None
 
 @pytest.mark.parametrize("space", [STEPS, NODES, OBJECTS], ids=lambda space: space.name)
 def test_what_is_missing_is_found_when_the_copy_is_verified(space: Any) -> None:
-    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
     row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][-1 if space is not STEPS else 2]
     run(backend_of(source).apply([Delete(space, row.key)]))
@@ -562,19 +564,19 @@ class Lossy(Wrapper):
 
 
 def test_a_copy_that_was_not_kept_is_found_out() -> None:
-    source, target = store_on(Memory(), fold_every=4), store_on(Lossy(Memory()))
+    source, target = store_on(MemoryBackend(), fold_every=4), store_on(Lossy(MemoryBackend()))
     fill(source)
     with pytest.raises(CorruptError, match="the copy is not what was copied .at thread 'thread 1'"):
         source.copy_to(target)
 
 
 def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
-    on = Memory()
+    on = MemoryBackend()
     fill(store_on(on, fold_every=4))
     line = Line("", "thread 1")
     run(on.apply([Put(NODES, node_row(line, 999, bytes([n]) * 8, b"node")) for n in range(3)]))
     sweeping = InterferingBackend(on)
-    source, target = store_on(sweeping), store_on(Memory())
+    source, target = store_on(sweeping), store_on(MemoryBackend())
 
     def sweep() -> None:
         (old,) = run(on.read([Scan(NODES, (*line, 999), limit=1)]))
@@ -590,10 +592,10 @@ def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
 
 
 def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> None:
-    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
 
-    def delete(progress: Progress) -> None:
+    def delete(progress: CopyProgress) -> None:
         if (progress.phase, progress.thread) == ("verified", "thread 0"):
             source.delete("thread 1")
 
@@ -601,7 +603,7 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
 
 
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
-    source = store_on(Faults(Memory(), [Fault("read", 5, lambda: TransientError("away for a moment"))]))
+    source = store_on(Faults(MemoryBackend(), [Fault("read", 5, lambda: TransientError("away for a moment"))]))
     for n in range(3):
         source.put(f"t{n}", {"n": n})
     url = f"sqlite:///{tmp_path}/other.db"
@@ -612,10 +614,10 @@ def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Pat
 
 
 def test_what_is_lost_before_the_end_is_copied_again() -> None:
-    source, on = store_on(Memory(), fold_every=4), Memory()
+    source, on = store_on(MemoryBackend(), fold_every=4), MemoryBackend()
     fill(source)
 
-    def lose(progress: Progress) -> None:
+    def lose(progress: CopyProgress) -> None:
         if (progress.phase, progress.thread) == ("verified", "thread 0"):
             for thread, space in (("thread 1", STEPS), ("thread 2", NODES)):
                 run(on.apply([Delete(space, run(on.read([Scan(space, ("", thread))]))[0][-1].key)]))
@@ -624,7 +626,7 @@ def test_what_is_lost_before_the_end_is_copied_again() -> None:
     check_same(source, store_on(on))
 
 
-class Asking(Memory):
+class Asking(MemoryBackend):
     """Keeps what it was opened with."""
 
     takes_tenant = True

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.backends.memory import Memory
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.lazy_state import AsyncLazyState, LazyState
 from tests.store.stores import over
@@ -31,7 +31,7 @@ class Reading:
     """A folded state, perhaps with steps since, in a store that counts what is read of it."""
 
     def __init__(self, steps_since: int) -> None:
-        self.backend = Counting(Memory())
+        self.backend = CountingBackend(MemoryBackend())
         store = over(self.backend, fold_every=4)
         self.expected: dict[str, Any] = dict(STATE)
         for n in range(4 + steps_since):
@@ -119,7 +119,7 @@ def test_in_reads_no_values(reading: Reading) -> None:
 
 
 def test_a_state_that_was_never_folded() -> None:
-    backend = Counting(Memory())
+    backend = CountingBackend(MemoryBackend())
     writer = over(backend)
     writer.put("t", STATE)
     writer.update("t", {("small", "n"): 2})

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Store
-from holdfast.backends.memory import Memory
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.store.stores import over
 
@@ -131,7 +131,7 @@ def test_fork_by_step_and_at_the_latest(store: Store) -> None:
 
 
 def test_a_fork_copies_nothing() -> None:
-    backend = Counting(Memory())
+    backend = CountingBackend(MemoryBackend())
     store = over(backend)
     for n in range(40):
         store.put("t", {"messages": [f"message {m}" for m in range(n * 10)]})

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
-from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
 from holdfast.store.store import Operations
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 
 
 class Adding:
-    @operation
+    @sync_and_async
     async def add(self, a: int, *, b: int = 1) -> int:
         """Add."""
         return a + b
 
-    @operation
+    @sync_and_async
     async def fail(self) -> None:
         raise NotFoundError("nothing")
 
 
-class SyncAdding(Sync, Adding):
+class SyncAdding(SyncApi, Adding):
     pass
 
 
-class AsyncAdding(Async, Adding):
+class AsyncAdding(AsyncApi, Adding):
     pass
 
 
@@ -81,16 +81,16 @@ def test_an_operation_is_called_or_awaited() -> None:
 
 
 def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
-    from holdfast.backends.interface import Call
+    from holdfast.backends.interface import BlockingCall
 
     seen = []
 
     async def careful() -> str:
         try:
-            await Call(lambda: 1 // 0)
+            await BlockingCall(lambda: 1 // 0)
         except ZeroDivisionError:
             seen.append("caught")
-        call: Call[str] = Call(lambda: "value")
+        call: BlockingCall[str] = BlockingCall(lambda: "value")
         return await call
 
     assert run(careful()) == "value"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from holdfast.backends.interface import Backend, Batch, Call, Match, Matches, Query, Row
+from holdfast.backends.interface import Backend, Batch, BlockingCall, Query, Row, WordMatch, WordMatches
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import HoldfastError, UnavailableError
 
@@ -61,7 +61,7 @@ class Faults(Wrapper):
         await _strike(faults, "after")
         return found
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         with self._lock:
             self.reads += 1
             faults = self._of("read", self.reads)
@@ -87,6 +87,6 @@ async def _strike(faults: list[Fault], when: str) -> None:
     for fault in faults:
         if fault.when == when:
             if fault.delay:
-                await Call(partial(time.sleep, fault.delay))
+                await BlockingCall(partial(time.sleep, fault.delay))
             if fault.error is not None:
                 raise fault.error()

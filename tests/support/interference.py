@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.wrappers import Wrapper
 
 Kind = Literal["read", "apply", "any"]
@@ -66,7 +66,7 @@ class InterferingBackend(Wrapper):
     """
 
     def __init__(self, inner: Backend | None = None) -> None:
-        super().__init__(inner or Memory())
+        super().__init__(inner or MemoryBackend())
         self.reads = 0
         self.batches: list[Batch] = []
         self.most_batches = 10_000
@@ -121,7 +121,7 @@ class InterferingBackend(Wrapper):
         finish()
         return found
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         self.reads += 1
         finish = self._begin("read", [match])
         found = await self.inner.matched(match)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from holdfast.agents.api.agents import AsyncAgents as AsyncAgents
     from holdfast.agents.api.conversation import AsyncConversation as AsyncConversation
     from holdfast.agents.api.conversation import Conversation as Conversation
-    from holdfast.agents.api.conversation import Found as Found
-    from holdfast.agents.api.handle import AsyncKept as AsyncKept
-    from holdfast.agents.api.handle import Kept as Kept
+    from holdfast.agents.api.conversation import MessageMatch as MessageMatch
+    from holdfast.agents.api.handle import AgentHandle as AgentHandle
+    from holdfast.agents.api.handle import AsyncAgentHandle as AsyncAgentHandle
     from holdfast.agents.api.tools import AsyncTools as AsyncTools
     from holdfast.agents.api.tools import Tool as Tool
     from holdfast.agents.api.tools import Tools as Tools
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.agents.definition.autosave import Autosave as Autosave
     from holdfast.agents.definition.builder import AgentBuilder as AgentBuilder
     from holdfast.agents.definition.builder import persistent as persistent
+    from holdfast.agents.definition.options import AgentOptions as AgentOptions
     from holdfast.agents.definition.options import Policies as Policies
-    from holdfast.agents.definition.options import Settings as Settings
     from holdfast.agents.definition.spec import AgentRegistry as AgentRegistry
     from holdfast.agents.definition.spec import Persistent as Persistent
     from holdfast.agents.definition.spec import Spec as Spec
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from holdfast.agents.storage.listing import AgentInfo as AgentInfo
     from holdfast.agents.storage.listing import AgentStep as AgentStep
     from holdfast.agents.storage.record import AgentRecord as AgentRecord
-    from holdfast.agents.storage.record import Pending as Pending
+    from holdfast.agents.storage.record import PendingChange as PendingChange
     from holdfast.agents.storage.record import Status as Status
-    from holdfast.agents.storage.transition_check import Replayed as Replayed
-    from holdfast.agents.storage.transition_check import replay as replay
-    from holdfast.agents.storage.transition_log import Changed as Changed
-    from holdfast.agents.storage.transition_log import Counts as Counts
+    from holdfast.agents.storage.transition_check import TransitionCheck as TransitionCheck
+    from holdfast.agents.storage.transition_check import check_transitions as check_transitions
+    from holdfast.agents.storage.transition_log import TransitionCounts as TransitionCounts
+    from holdfast.agents.storage.transition_log import TransitionRecord as TransitionRecord
     from holdfast.agents.storage.transition_log import counts as counts
     from holdfast.agents.transfer.offer import Offer as Offer
     from holdfast.agents.transfer.offer import Transfer as Transfer
@@ -56,20 +56,20 @@ _AGENT = ("AgentOperations", "AsyncPersistentAgent", "PersistentAgent")
 _AGENTS = ("Agents", "AgentsOperations", "AsyncAgents")
 _AUTOSAVING = ("Autosave",)
 _BUILDING = ("AgentBuilder", "persistent")
-_CONVERSATION = ("AsyncConversation", "Conversation", "Found")
-_KEPT = ("AsyncKept", "Kept")
+_CONVERSATION = ("AsyncConversation", "Conversation", "MessageMatch")
+_KEPT = ("AsyncAgentHandle", "AgentHandle")
 _LISTING = ("AgentInfo", "AgentStep")
 _MACHINE = ("Machine", "Transition")
 _METRICS = ("AgentMetrics", "StoreMetrics")
 _PICTURE = ("dot", "mermaid")
-_RECORD = ("AgentRecord", "Pending", "Status")
+_RECORD = ("AgentRecord", "PendingChange", "Status")
 _RECOVERY = ("Recovery",)
-_REPLAY = ("Replayed", "replay")
-_SETTINGS = ("Policies", "Settings")
+_REPLAY = ("TransitionCheck", "check_transitions")
+_SETTINGS = ("Policies", "AgentOptions")
 _SPECS = ("AgentRegistry", "Persistent", "Spec", "registry")
 _TOOLS = ("AsyncTools", "Tool", "Tools")
 _TRANSFER = ("Offer", "Transfer")
-_TRANSITIONS = ("Changed", "Counts", "counts")
+_TRANSITIONS = ("TransitionRecord", "TransitionCounts", "counts")
 _WORKFLOW = ("Workflow",)
 
 __all__ = [  # noqa: PLE0604 - strings all of them

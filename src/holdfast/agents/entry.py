@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.state.api import ScopedOperations, feature
+from holdfast.state.api import ScopedOperations, sync_or_async_property
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
@@ -23,5 +23,5 @@ def _async_agents(owner: ScopedOperations) -> AsyncAgents:
     return AsyncAgents(owner._handle)
 
 
-AGENTS = feature(_agents, _async_agents)
+AGENTS = sync_or_async_property(_agents, _async_agents)
 """`store.agents`, of a `Store` and of what `store.acting_as(…)` returns."""

@@ -5,9 +5,9 @@ backend here says how to connect, how to answer queries and how to commit a grou
 the same for all of them: batches that come at the same time are sent together, what was cut off is sent again, and the
 outcome of a batch whose answer was lost is found out, not guessed.
 
-**How an answer that was lost is found.** Each group is sent under a `Stamp`. A store keeps, in the same transaction as
-the group, the number and the outcomes of the last group of each slot. A group that arrives again is answered with these
-outcomes; one that was overtaken by a later group of its slot is refused.
+**How an answer that was lost is found.** Each group is sent under a `GroupStamp`. A store keeps, in the same
+transaction as the group, the number and the outcomes of the last group of each slot. A group that arrives again is
+answered with these outcomes; one that was overtaken by a later group of its slot is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
 
-class Interrupted(Exception):
+class ServerInterrupted(Exception):
     """The server did not answer, or asks to try again; raised by backends inside their loop.
 
     `sent` tells that a group may have been made all the same. It is then sent again under its stamp.
@@ -59,7 +59,7 @@ class Interrupted(Exception):
         self.sent = sent
 
 
-class Stamp(NamedTuple):
+class GroupStamp(NamedTuple):
     """What tells a group from all others: whose it is, and the how many-th of its slot."""
 
     client: str
@@ -67,7 +67,7 @@ class Stamp(NamedTuple):
     number: int
 
 
-class Looped(Backend):
+class LoopBackend(Backend):
     """A store that works in a loop of its own, in one thread. The methods to give are called in that loop only."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
@@ -89,7 +89,7 @@ class Looped(Backend):
 
     @abstractmethod
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        """As `read`. May raise `Interrupted`, and is then called again."""
+        """As `read`. May raise `ServerInterrupted`, and is then called again."""
 
     @property
     def url(self) -> str:
@@ -104,7 +104,7 @@ class Looped(Backend):
             loop, self._loop = self._loop, None
         if loop is not None:
             try:
-                await Asked(lambda future: loop.finish(self._end, future))
+                await LoopTask(lambda future: loop.finish(self._end, future))
             finally:
                 loop.stop()
 
@@ -118,7 +118,7 @@ class Looped(Backend):
     async def start(self) -> None:
         """Connect. Part of opening."""
         try:
-            await Asked(lambda future: self._have_run(_nothing, future))
+            await LoopTask(lambda future: self._have_run(_nothing, future))
         except BaseException:
             if self._loop is not None:
                 self._loop.give_up()  # who was interrupted does not want to wait for the rest of the timeout
@@ -127,7 +127,7 @@ class Looped(Backend):
 
     async def _asked(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a coroutine in the store's loop returns; tried again while it is interrupted, until the deadline."""
-        asked: Asked[T] = Asked(lambda future: self._have_run(lambda: self._insist(question), future))
+        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(lambda: self._insist(question), future))
         return await asked
 
     def _have_run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
@@ -146,7 +146,7 @@ class Looped(Backend):
             try:
                 async with asyncio.timeout_at(deadline):
                     return await question()
-            except Interrupted as interrupted:
+            except ServerInterrupted as interrupted:
                 sent, why = sent or interrupted.sent, str(interrupted)
             except TimeoutError:
                 sent, why = change, why or "no answer came"
@@ -217,7 +217,7 @@ class Looped(Backend):
         await self._disconnect()
 
 
-class Network(Looped):
+class ServerBackend(LoopBackend):
     """A store behind a client for asyncio. The methods to give are called in the store's own loop only."""
 
     slots: ClassVar[int] = 2
@@ -228,16 +228,16 @@ class Network(Looped):
         self._groups: _Groups | None = None
 
     @abstractmethod
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         """Make a group of batches, each whole or not at all; one that is refused does not keep the others from it.
 
-        No batch is empty. May raise `Interrupted`, and is then called again with the same stamp. Any other error says
-        that nothing was made.
+        No batch is empty. May raise `ServerInterrupted`, and is then called again with the same stamp. Any other error
+        says that nothing was made.
         """
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: Asked[int | None] = Asked(lambda future: self._submit(batch, future))
+        asked: LoopTask[int | None] = LoopTask(lambda future: self._submit(batch, future))
         return await asked
 
     def _submit(self, batch: Batch, future: Future[int | None]) -> None:
@@ -257,11 +257,11 @@ class Network(Looped):
             await self._groups.drain()
         await super()._end()
 
-    async def _send(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _send(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         return await self._insist(lambda: self._commit(batches, stamp), change=True, longer=longer_for(batches))
 
 
-class Asked(Suspension[T]):
+class LoopTask(Suspension[T]):
     """Something the store's loop does."""
 
     def __init__(self, begin: Callable[[Future[T]], None]) -> None:
@@ -408,7 +408,9 @@ class _Ticket(NamedTuple):
 class _Groups:
     """Sends batches in groups, some at a time. Lives in the store's loop."""
 
-    def __init__(self, send: Callable[[list[Batch], Stamp], Coroutine[Any, Any, list[Outcome]]], slots: int) -> None:
+    def __init__(
+        self, send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]], slots: int
+    ) -> None:
         self._send = send
         self._client = secrets.token_hex(8)
         self._free = deque(range(slots))
@@ -438,7 +440,7 @@ class _Groups:
             slot = self._free.popleft()
             self._numbers[slot] += 1
             task = asyncio.get_running_loop().create_task(
-                self._commit(group, Stamp(self._client, slot, self._numbers[slot]))
+                self._commit(group, GroupStamp(self._client, slot, self._numbers[slot]))
             )
             self._open.add(task)
             task.add_done_callback(self._done)
@@ -464,7 +466,7 @@ class _Groups:
             group.append(self._queued.popleft())
         return group
 
-    async def _commit(self, group: list[_Ticket], stamp: Stamp) -> None:
+    async def _commit(self, group: list[_Ticket], stamp: GroupStamp) -> None:
         try:
             outcomes = await self._send([ticket.batch for ticket in group], stamp)
         except BaseException as error:  # noqa: BLE001 - the answer to all of them

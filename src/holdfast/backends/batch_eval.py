@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
-from holdfast.backends.tables import Json, Key, Scalar, Space, Words
+from holdfast.backends.tables import JsonText, Key, Scalar, Table, WordList
 
-Place: TypeAlias = tuple[Space, Key]
+Place: TypeAlias = tuple[Table, Key]
 """Where a row is."""
 
 Columns: TypeAlias = tuple[Scalar, ...]
 
-Lookup: TypeAlias = Callable[[Space, Key], Columns | None]
+Lookup: TypeAlias = Callable[[Table, Key], Columns | None]
 """The columns of a row that is stored, or None where there is none."""
 
 
@@ -38,25 +38,25 @@ class Effect:
     """What is to be done to a store: remove all that `deleted` says, and then store what `written` has."""
 
     def __init__(self) -> None:
-        self.deleted: dict[Space, set[Key]] = {}
+        self.deleted: dict[Table, set[Key]] = {}
         """The prefixes whose rows are removed."""
         self.written: dict[Place, Row] = {}
         self.fresh: set[Place] = set()
         """Of what is written, that which goes where the store has no row once the deletions were made."""
 
-    def columns(self, space: Space, key: Key, lookup: Lookup) -> Columns | None:
+    def columns(self, space: Table, key: Key, lookup: Lookup) -> Columns | None:
         """What a row has after this, given what is stored."""
         row = self.written.get((space, key))
         if row is not None:
             return row.columns
         return None if self.deletes(space, key) else lookup(space, key)
 
-    def deletes(self, space: Space, key: Key) -> bool:
+    def deletes(self, space: Table, key: Key) -> bool:
         """Whether a row that is stored there is removed."""
         prefixes = self.deleted.get(space)
         return prefixes is not None and any(key[:width] in prefixes for width in range(len(key) + 1))
 
-    def delete(self, space: Space, prefix: Key) -> None:
+    def delete(self, space: Table, prefix: Key) -> None:
         """Remove rows, also those that were to be written before."""
         self.deleted.setdefault(space, set()).add(prefix)
         if len(prefix) == len(space.key):
@@ -68,7 +68,7 @@ class Effect:
             self.written.pop(place, None)
             self.fresh.discard(place)
 
-    def write(self, space: Space, row: Row, fresh: bool) -> None:
+    def write(self, space: Table, row: Row, fresh: bool) -> None:
         """Store a row. `fresh` says that none is there."""
         place = (space, row.key)
         if fresh and place not in self.written:
@@ -92,7 +92,7 @@ def judge(batches: Sequence[Batch], lookup: Lookup) -> tuple[list[int | None], E
     outcomes: list[int | None] = []
     whole = Effect()
 
-    def so_far(space: Space, key: Key) -> Columns | None:
+    def so_far(space: Table, key: Key) -> Columns | None:
         return whole.columns(space, key, lookup)
 
     for batch in batches:
@@ -104,7 +104,7 @@ def judge(batches: Sequence[Batch], lookup: Lookup) -> tuple[list[int | None], E
     return outcomes, whole
 
 
-def same_columns(space: Space, found: Columns | None, expected: Columns | None) -> bool:
+def same_columns(space: Table, found: Columns | None, expected: Columns | None) -> bool:
     """Whether columns are these. JSON counts by what it means, and words in any order."""
     if found == expected:
         return True
@@ -119,9 +119,9 @@ def same_columns(space: Space, found: Columns | None, expected: Columns | None) 
 def _same_meaning(kind: type, one: Scalar, two: Scalar) -> bool:
     if not (isinstance(one, str) and isinstance(two, str)):
         return False
-    if issubclass(kind, Words):
+    if issubclass(kind, WordList):
         return set(one.split(" ")) == set(two.split(" "))
-    if not issubclass(kind, Json):
+    if not issubclass(kind, JsonText):
         return False
     # Dumped again, since to Python 1, 1.0 and true are equal.
     return json.dumps(json.loads(one), sort_keys=True) == json.dumps(json.loads(two), sort_keys=True)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.tables import Key, Scalar, Space
+from holdfast.backends.tables import Key, Scalar, Table
 from holdfast.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 class Get(NamedTuple):
     """The rows with these keys, each once. What is not there is left out; the order is the backend's own."""
 
-    space: Space
+    space: Table
     keys: Sequence[Key]
 
 
@@ -48,7 +48,7 @@ class Scan(NamedTuple):
     those of the key that it lacks (`Space.order`). Without `bodies` rows may come with empty ones.
     """
 
-    space: Space
+    space: Table
     prefix: Key
     start: Key = ()
     stop: Key = ()
@@ -67,35 +67,35 @@ Query: TypeAlias = Get | Scan
 class Create(NamedTuple):
     """Store a row, on condition that its key is free."""
 
-    space: Space
+    space: Table
     row: Row
 
 
 class Ensure(NamedTuple):
     """Store a row unless its key is taken; then leave what is there."""
 
-    space: Space
+    space: Table
     row: Row
 
 
 class Put(NamedTuple):
     """Store a row, in place of what was there."""
 
-    space: Space
+    space: Table
     row: Row
 
 
 class Delete(NamedTuple):
     """Remove the rows whose key starts with this; a whole key removes one. Nothing there is no failure."""
 
-    space: Space
+    space: Table
     prefix: Key
 
 
 class Expect(NamedTuple):
     """A condition alone: the row is there and has these columns; with None, it is not there."""
 
-    space: Space
+    space: Table
     key: Key
     columns: tuple[Scalar, ...] | None
 
@@ -104,7 +104,7 @@ Change: TypeAlias = Create | Ensure | Put | Delete | Expect
 Batch: TypeAlias = Sequence[Change]
 
 
-Sound: TypeAlias = Callable[[Space, Row], bool]
+Sound: TypeAlias = Callable[[Table, Row], bool]
 """Tells whether a row is what was written into it."""
 
 
@@ -128,7 +128,7 @@ class Capabilities(NamedTuple):
     """Rows of `WORDS` are found by their words, with `match`."""
 
 
-class Match(NamedTuple):
+class WordMatch(NamedTuple):
     """Words to look for."""
 
     tenant: str
@@ -139,7 +139,7 @@ class Match(NamedTuple):
     limit: int
 
 
-class Matches(NamedTuple):
+class WordMatches(NamedTuple):
     """Where words were found, and where to go on; None for that, if there is no more."""
 
     keys: list[Key]
@@ -206,7 +206,7 @@ class Backend(ABC):
         line: str | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> Matches:
+    ) -> WordMatches:
         """The keys of a tenant's rows of `WORDS` (or of one of its lines) that have all of these words, and for each
         prefix a word that starts with it. A page has at most `limit`; it may have fewer, and yet not be the last.
 
@@ -214,9 +214,9 @@ class Backend(ABC):
         It may find too much, such as words that differ in capitals only, but never too little. `after` is the `next`
         of the page before, of the same question. What is written meanwhile may be missed.
         """
-        return await self.matched(Match(tenant, words, prefixes, line, after, limit))
+        return await self.matched(WordMatch(tenant, words, prefixes, line, after, limit))
 
-    async def matched(self, match: Match) -> Matches:  # noqa: ARG002 - for those who give it
+    async def matched(self, match: WordMatch) -> WordMatches:  # noqa: ARG002 - for those who give it
         """What `match` finds: for a backend to give."""
         raise UnsupportedError(
             "this store does not look for words",
@@ -266,7 +266,7 @@ class Suspension(ABC, Generic[T]):
         """Have it done elsewhere, and tell the running event loop."""
 
 
-class Call(Suspension[T]):
+class BlockingCall(Suspension[T]):
     """A function that blocks: called where the caller is sync, in a worker thread where it is async."""
 
     def __init__(self, function: Callable[[], T]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from holdfast.backends.interface import Match, Matches, Row
+from holdfast.backends.interface import Row, WordMatch, WordMatches
 from holdfast.backends.tables import Key
 
 
-class WordSets:
+class InvertedIndex:
     """The keys of rows of `WORDS`, by tenant and word. Whoever uses it sees to it that only one does at a time."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class WordSets:
             if not found:
                 del keys[word]
 
-    def match(self, match: Match) -> Matches:
+    def match(self, match: WordMatch) -> WordMatches:
         """A page of what has these words, the last first."""
         tenant, words, prefixes, line, after, limit = match
         times, keys = self._times.get(tenant, {}), self._keys.get(tenant, {})
@@ -49,7 +49,7 @@ class WordSets:
             time, *rest = json.loads(after)
             order = [each for each in order if each < (time, (tenant, *rest))]
         page = [key for _, key in order[:limit]]
-        return Matches(page, json.dumps([times[page[-1]], *page[-1][1:]]) if page and len(order) > limit else None)
+        return WordMatches(page, json.dumps([times[page[-1]], *page[-1][1:]]) if page and len(order) > limit else None)
 
 
 def _words(row: Row) -> Iterable[str]:

@@ -19,22 +19,22 @@ from holdfast.backends.interface import (
     Ensure,
     Expect,
     Get,
-    Match,
-    Matches,
     Query,
     Row,
     Scan,
+    WordMatch,
+    WordMatches,
 )
-from holdfast.backends.inverted_index import WordSets
+from holdfast.backends.inverted_index import InvertedIndex
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.tables import SPACES, WORDS, Key, Space
+from holdfast.backends.tables import TABLES, WORDS, Key, Table
 from holdfast.errors import ConfigError, UnavailableError
 
 T = TypeVar("T")
 _Undo = list[tuple[Callable[[Row], None], Row]]
 
 
-class Memory(Backend):
+class MemoryBackend(Backend):
     """`memory://`: nothing is written anywhere."""
 
     schemes = ("memory",)
@@ -42,8 +42,8 @@ class Memory(Backend):
     def __init__(self) -> None:
         self.renew_locks()
         renew_after_fork(self)
-        self._words = WordSets()
-        self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in SPACES}
+        self._words = InvertedIndex()
+        self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in TABLES}
         self._tables[WORDS.name] = _Table(WORDS, self._words)
 
     def renew_locks(self) -> None:
@@ -51,7 +51,7 @@ class Memory(Backend):
         self._lock = threading.Lock()
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Memory:
+    async def open(cls, url: str, **options: Any) -> MemoryBackend:
         """A new, empty store."""
         if url not in ("memory:", "memory://"):
             raise ConfigError("a store in memory has no name", where=url, hint="Open memory://")
@@ -85,7 +85,7 @@ class Memory(Backend):
                 tables[name].drop_empty()
             return None
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         with self._lock:
             self._open_tables()
             return self._words.match(match)
@@ -106,7 +106,7 @@ class Memory(Backend):
     async def close(self) -> None:
         with self._lock:
             self._tables = None
-            self._words = WordSets()
+            self._words = InvertedIndex()
 
     def _open_tables(self) -> dict[str, _Table]:
         if self._tables is None:
@@ -118,11 +118,11 @@ class Memory(Backend):
 class _Table:
     """The rows of one space, in parts that start with the same one or two columns: usually, those of a line."""
 
-    def __init__(self, space: Space, words: WordSets | None = None) -> None:
+    def __init__(self, space: Table, words: InvertedIndex | None = None) -> None:
         self._space = space
         self._words = words
         self._width = min(2, len(space.key) - 1)
-        self._parts: dict[Key, Part] = {}
+        self._parts: dict[Key, SortedRows] = {}
 
     def find(self, query: Query) -> list[Row]:
         if isinstance(query, Get):
@@ -149,7 +149,7 @@ class _Table:
         start = row.key[: self._width]
         part = self._parts.get(start)
         if part is None:
-            part = self._parts[start] = Part(self._space, self._words)
+            part = self._parts[start] = SortedRows(self._space, self._words)
         old = part.rows.get(row.key)
         if old is not None:
             if isinstance(change, Create | Ensure):
@@ -170,7 +170,7 @@ class _Table:
         rows = (row for part in self._parts.values() for row in part.rows.values())
         return sum(len(row.body) + sys.getsizeof(row) for row in rows)
 
-    def _parts_under(self, prefix: Key, reverse: bool) -> Iterator[Part]:
+    def _parts_under(self, prefix: Key, reverse: bool) -> Iterator[SortedRows]:
         if len(prefix) >= self._width:
             part = self._parts.get(prefix[: self._width])
             if part is not None:
@@ -181,10 +181,10 @@ class _Table:
                 yield self._parts[start]
 
 
-class Part:
+class SortedRows:
     """Rows of one space by key, and their keys in each order."""
 
-    def __init__(self, space: Space, words: WordSets | None = None) -> None:
+    def __init__(self, space: Table, words: InvertedIndex | None = None) -> None:
         self._space = space
         self._words = words
         self.rows: dict[Key, Row] = {}
@@ -243,7 +243,7 @@ def _itself(key: Key) -> Key:
     return key
 
 
-def _columns(space: Space, index: str) -> itemgetter[Any]:
+def _columns(space: Table, index: str) -> itemgetter[Any]:
     """What takes the columns of an index, and those of the key that it lacks, out of a row."""
     columns = list(space.all_columns)
     return itemgetter(*(columns.index(name) for name in space.order(index)))

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import Key, Scalar, Space
+from holdfast.backends.tables import Key, Scalar, Table
 from holdfast.errors import CorruptError, UnsupportedError
 
 _PAGE = 256
@@ -43,17 +43,17 @@ UNREADABLE = (CorruptError, UnsupportedError)
 """What a store raises where it cannot read its rows: they are damaged, or of a format that is not known here."""
 
 
-class Hole(NamedTuple):
+class UnreadableRange(NamedTuple):
     """Keys that cannot be read: from `start` on, up to and without `stop`. Both follow a prefix; an empty stop is the
     end of it."""
 
-    space: Space
+    space: Table
     start: Key
     stop: Key
     error: str
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """Whatever answers queries as a backend does."""
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
@@ -61,7 +61,9 @@ class Reader(Protocol):
         ...
 
 
-async def rows(backend: Reader, space: Space, prefix: Key, *, bodies: bool = True, by: str = "") -> AsyncIterator[Row]:
+async def rows(
+    backend: RowReader, space: Table, prefix: Key, *, bodies: bool = True, by: str = ""
+) -> AsyncIterator[Row]:
     """The rows under a prefix, read in pages."""
     places = _Places(space, len(prefix), by)
     page = _FEW if bodies else _PAGE
@@ -77,7 +79,7 @@ async def rows(backend: Reader, space: Space, prefix: Key, *, bodies: bool = Tru
 
 
 async def sturdy_rows(
-    backend: Reader, space: Space, prefix: Key, holes: list[Hole], *, bodies: bool = True
+    backend: RowReader, space: Table, prefix: Key, holes: list[UnreadableRange], *, bodies: bool = True
 ) -> AsyncIterator[Row]:
     """The same, as far as rows can be read; what cannot is added to `holes`, before the rows that follow it."""
     around = _Around(backend, Scan(space, prefix, bodies=bodies), holes)
@@ -121,7 +123,7 @@ def _next_page(page: int, found: Sequence[Row]) -> int:
 class _Around:
     """Reads what can be read of a scan. Keys are what follows its prefix."""
 
-    def __init__(self, backend: Reader, scan: Scan, holes: list[Hole]) -> None:
+    def __init__(self, backend: RowReader, scan: Scan, holes: list[UnreadableRange]) -> None:
         self._backend = backend
         self._scan = scan
         self._holes = holes
@@ -191,13 +193,13 @@ class _Around:
         if last is not None and last.space is self._scan.space and last.stop == start:
             self._holes[-1] = last._replace(stop=stop or ())
         else:
-            self._holes.append(Hole(self._scan.space, start, stop or (), error))
+            self._holes.append(UnreadableRange(self._scan.space, start, stop or (), error))
 
 
 class _Places:
     """The keys of an order, after a prefix."""
 
-    def __init__(self, space: Space, width: int, by: str = "") -> None:
+    def __init__(self, space: Table, width: int, by: str = "") -> None:
         self._space = space
         self._names = space.order(by)[width:]
         self.kinds = [space.all_columns[name] for name in self._names]

@@ -91,34 +91,34 @@ def _load(scheme: str) -> type[Backend]:
     """The backend of this package, loaded only now: drivers take their time."""
     match scheme:
         case "memory":
-            from holdfast.backends.memory import Memory
+            from holdfast.backends.memory import MemoryBackend
 
-            return Memory
+            return MemoryBackend
         case "behind" | "cache" | "metrics" | "mirror" | "readonly" | "retry" | "tiers":
             from holdfast.backends.wrappers.composition import composition
 
             return composition(scheme)
         case "file":
-            from holdfast.backends.object_store.local import Files
+            from holdfast.backends.object_store.local import FileBackend
 
-            return Files
+            return FileBackend
         case "s3" | "gs" | "az":
-            from holdfast.backends.object_store.cloud import Objects
+            from holdfast.backends.object_store.cloud import CloudBackend
 
-            return Objects
+            return CloudBackend
         case "mongodb" | "mongodb+srv":
-            from holdfast.backends.mongodb import MongoDB
+            from holdfast.backends.mongodb import MongoDBBackend
 
-            return MongoDB
+            return MongoDBBackend
         case "postgresql" | "postgres":
-            from holdfast.backends.postgres import Postgres
+            from holdfast.backends.postgres import PostgresBackend
 
-            return Postgres
+            return PostgresBackend
         case "redis" | "rediss" | "valkey" | "valkeys":
-            from holdfast.backends.redis import Redis
+            from holdfast.backends.redis import RedisBackend
 
-            return Redis
+            return RedisBackend
         case _:
-            from holdfast.backends.sqlite import SQLite
+            from holdfast.backends.sqlite import SQLiteBackend
 
-            return SQLite
+            return SQLiteBackend

@@ -11,15 +11,15 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.bulk_packing import Seen, look_at_new, pack_again
-from holdfast.codec.message_cache import Made
-from holdfast.codec.opaque import Inert
+from holdfast.codec.bulk_packing import PackedMessages, look_at_new, pack_again
+from holdfast.codec.message_cache import MessageParts
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.packer import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import HoldfastError, InvalidError, TooDeepError
 
-__all__ = ["Codec", "Inert", "Limits", "Made", "Registry", "Seen", "default_codec"]
+__all__ = ["Codec", "Limits", "MessageParts", "OpaqueValue", "PackedMessages", "Registry", "default_codec"]
 
 
 _MANY = 32
@@ -95,7 +95,7 @@ class Codec:
         except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
-    def pack_again(self, values: list[Any], seen: Seen | None) -> tuple[list[bytes], Seen | None]:
+    def pack_again(self, values: list[Any], seen: PackedMessages | None) -> tuple[list[bytes], PackedMessages | None]:
         """The same as `pack_items`, and what makes it quicker next time.
 
         Messages that were packed before, and are found to be the same still, are not encoded again.
@@ -139,13 +139,15 @@ class Codec:
         except IndexError:
             return Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
 
-    def unpack_again(self, items: list[bytes], made: Made | None) -> tuple[list[Any], Made | None, Seen | None]:
+    def unpack_again(
+        self, items: list[bytes], made: MessageParts | None
+    ) -> tuple[list[Any], MessageParts | None, PackedMessages | None]:
         """The same as `unpack_items`, and what makes it, and then packing them again, quicker next time.
 
         Messages that were unpacked before are not decoded again. Fresh objects are made all the same.
         """
         if made is None or not items or not made.starts(items):
-            return self.unpack_items(items), Made.of(items), None
+            return self.unpack_items(items), MessageParts.of(items), None
         room = self.limits.max_bytes
         with _collector_paused(len(items) > _MANY):
             values, made = Unpacker(self.registry, room, self._may_revive).unpack_again(items, made)

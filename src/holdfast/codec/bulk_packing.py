@@ -134,7 +134,7 @@ def _same(now: list[Any], then: list[Any]) -> bool:
 # Messages -------------------------------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class PackedMessages(NamedTuple):
     """Messages, all that was in them when they were packed, and their bytes."""
 
     messages: list[Any]
@@ -169,10 +169,10 @@ class Seen(NamedTuple):
             and _same(list(chain.from_iterable(self.dicts)), self.keys)
         )
 
-    def and_then(self, more: Seen) -> Seen:
+    def and_then(self, more: PackedMessages) -> PackedMessages:
         """These messages and others after them."""
         deep, shallow = sorted((self.levels, more.levels), key=len, reverse=True)
-        return Seen(
+        return PackedMessages(
             self.messages + more.messages,
             self.kinds + more.kinds,
             self.fields + more.fields,
@@ -201,7 +201,7 @@ def _encode_messages(messages: list[Any]) -> list[bytes]:
     return list(map(encode, zip(repeat(None), numbers, map(_fields_of, messages), strict=False)))
 
 
-def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
+def look_at(messages: list[Any], packed: list[bytes], room: int) -> PackedMessages | None:
     """Messages as they are now, which must be what the packed bytes hold. None if that can not be told at a glance."""
     kinds = list(map(type, messages))
     if not messages or not set(kinds) <= SHAPED_MODELS.keys():
@@ -213,7 +213,7 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
     if len(levels) > 1:  # else all of them are empty
         containers = [each for level in levels for each in level if type(each) in (list, dict)]
     dicts = [each for each in containers if type(each) is dict]
-    return Seen(
+    return PackedMessages(
         messages,
         kinds,
         list(map(_fields_of, messages)),
@@ -227,16 +227,16 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
     )
 
 
-def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> Seen | None:
+def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> PackedMessages | None:
     """The same for messages that were just made of these bytes, of which less must be asked."""
     fields = list(map(_fields_of, messages))
     held = get_referents(*fields)
     if get_referents(*held):
         return look_at(messages, packed, room)
-    return Seen(messages, list(map(type, messages)), fields, [held], [], [], [], [], packed, weight)
+    return PackedMessages(messages, list(map(type, messages)), fields, [held], [], [], [], [], packed, weight)
 
 
-def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:
+def pack_again(values: list[Any], seen: PackedMessages | None, room: int) -> PackedMessages | None:
     """Messages packed, of which some may have been packed before; None if they can not be packed together."""
     try:
         if seen is not None and not seen.starts(values):
@@ -251,7 +251,7 @@ def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:
     return seen
 
 
-def _pack_new(values: list[Any], room: int) -> Seen | None:
+def _pack_new(values: list[Any], room: int) -> PackedMessages | None:
     seen = look_at(values, [], room)
     if seen is None:
         return None

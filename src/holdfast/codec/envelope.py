@@ -34,7 +34,7 @@ _HEADER = struct.Struct(">2sBBBBBBI")
 _CHECKSUM_SIZE = 16
 
 
-class Content(IntEnum):
+class BodyKind(IntEnum):
     """What the body is, once opened."""
 
     RAW = 0
@@ -48,7 +48,7 @@ class Protection(IntEnum):
     SEALED = 1
 
 
-class Context(NamedTuple):
+class RecordContext(NamedTuple):
     """Where a record belongs. Not stored in it, yet protected with it.
 
     `name` is what stays the same when a line is rewritten or moved: an id or a digest, not a place in the line.
@@ -86,20 +86,20 @@ class Sealer(Protocol):
         ...
 
 
-class Record(NamedTuple):
+class OpenedRecord(NamedTuple):
     """An opened record."""
 
     content: bytes
-    codec: Content
+    codec: BodyKind
     schema: str
     key_id: bytes
 
 
 def wrap(
     content: bytes,
-    context: Context,
+    context: RecordContext,
     *,
-    codec: Content = Content.PACKED,
+    codec: BodyKind = BodyKind.PACKED,
     schema: str = "",
     compression: Compression | None = None,
     sealer: Sealer | None = None,
@@ -124,8 +124,8 @@ def wrap(
 
 
 def unwrap(
-    record: bytes, context: Context, *, keys: Mapping[bytes, Sealer] | None = None, max_bytes: int = 128 << 20
-) -> Record:
+    record: bytes, context: RecordContext, *, keys: Mapping[bytes, Sealer] | None = None, max_bytes: int = 128 << 20
+) -> OpenedRecord:
     """The content of an envelope, if it is whole, unaltered and where it belongs."""
     where = str(context)
     try:
@@ -157,13 +157,13 @@ def unwrap(
             hint="Read it with a newer release of Holdfast",
         )
     content = decompress(how, body, size, max_bytes, where)
-    if codec not in Content.__members__.values():
+    if codec not in BodyKind.__members__.values():
         raise UnsupportedError(
             f"a record's content is of kind {codec}, unknown here",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    return Record(content, Content(codec), schema_bytes.decode("utf-8", "replace"), key_id)
+    return OpenedRecord(content, BodyKind(codec), schema_bytes.decode("utf-8", "replace"), key_id)
 
 
 _HINT = "Repair it from a mirror or a backup"

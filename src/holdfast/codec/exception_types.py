@@ -8,7 +8,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
 from holdfast.codec import class_lookup
-from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
+from holdfast.codec.object_plan import ClassMismatch, ObjectPlan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
 
@@ -17,7 +17,7 @@ _OF_ALL_EXCEPTIONS = frozenset(vars(BaseException)) | {"message", "exceptions"}
 
 
 @final
-class ExceptionPlan(Plan):
+class ExceptionPlan(ObjectPlan):
     """Exceptions: arguments, attributes, notes, cause and context. The traceback is not state and is left out."""
 
     tag = Tag.EXCEPTION
@@ -40,7 +40,7 @@ class ExceptionPlan(Plan):
             obj = self._native.__new__(self.cls, *args)
             self._native.__init__(obj, *args)
         except (TypeError, ValueError):
-            raise Misfit from None
+            raise ClassMismatch from None
         return obj
 
     def _parts(self, obj: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class ExceptionPlan(Plan):
         parts: dict[str, Any] = {"args": args, "attributes": attributes}
         try:
             again = self._make(args)
-        except Misfit:
+        except ClassMismatch:
             raise UnsupportedError(
                 f"a {self.ref} can not be made again from its arguments",
                 hint="Save its text, or register the class",
@@ -84,13 +84,13 @@ class ExceptionPlan(Plan):
         object.__getattribute__(obj, "__dict__").update(attributes)
         for name, value in native.items():
             if name not in self._members:
-                raise Misfit
+                raise ClassMismatch
             self._members[name].__set__(obj, value)
         for name, member in _LINKS.items():
             link = fields.get(name)
             if link is not None:
                 if not class_lookup.is_a(link, BaseException):
-                    raise Misfit
+                    raise ClassMismatch
                 member.__set__(obj, link)
         _SUPPRESS.__set__(obj, fields.get("suppress") is True)
         return obj

@@ -23,7 +23,7 @@ from holdfast.codec.json_types import (
     FORMS,
     MARKS,
     SCALARS,
-    Form,
+    JsonForm,
     Unfit,
     canonical,
     encode,
@@ -84,7 +84,7 @@ def from_json(tree: Any) -> bytes:
     Raises `InvalidError`, `TooDeepError` or `CircularReferenceError` with the path to the part at fault. What is not
     checked is whether a class of the application takes such fields: that is known only where the class is.
     """
-    reader = Reader()
+    reader = JsonReader()
     return msgpack.top(reader.encode(reader.value(tree)))
 
 
@@ -153,7 +153,7 @@ def _float_text(value: float) -> str:
 # From JSON ----------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class JsonReader:
     """One reading: where in the tree it is, and inside of how many typed values."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class Reader:
         self._open.remove(id(tree))
         return pairs
 
-    def typed(self, tag: int, read: Callable[[Reader, Any], bytes], tree: Any) -> Any:
+    def typed(self, tag: int, read: Callable[[JsonReader, Any], bytes], tree: Any) -> Any:
         """A value with a tag, and the payload that `read` makes."""
         if self._nesting >= msgpack.MAX_NESTING:
             raise self.bad(f"typed values are nested more than {msgpack.MAX_NESTING} deep", error=TooDeepError)
@@ -294,7 +294,7 @@ class Reader:
         self._open.add(id(tree))
 
 
-def _read_float(_: Reader, tree: Any) -> float:
+def _read_float(_: JsonReader, tree: Any) -> float:
     if tree in ("inf", "-inf"):
         return float(tree)
     bits = _NAN if tree == "nan" else bytes.fromhex(tree)
@@ -303,26 +303,26 @@ def _read_float(_: Reader, tree: Any) -> float:
     return float(_DOUBLE.unpack(bits)[0])
 
 
-def _read_object(r: Reader, tree: Any) -> Any:
+def _read_object(r: JsonReader, tree: Any) -> Any:
     if type(tree) is not dict:
         raise Unfit
     return r.mapping(tree)
 
 
-def _read_ext(_: Reader, tree: Any) -> Ext:
+def _read_ext(_: JsonReader, tree: Any) -> Ext:
     tag, text = tree
     if type(tag) is not int or not 0 <= tag <= 127:
         raise Unfit
     return Ext(tag, from_base64(text))
 
 
-def _typed_reader(tag: int, form: Form) -> tuple[Callable[[Reader, Any], Any], str]:
+def _typed_reader(tag: int, form: JsonForm) -> tuple[Callable[[JsonReader, Any], Any], str]:
     return lambda r, tree: r.typed(tag, form.read, tree), form.expects
 
 
-_READERS: dict[str, tuple[Callable[[Reader, Any], Any], str]] = {
+_READERS: dict[str, tuple[Callable[[JsonReader, Any], Any], str]] = {
     **{mark: _typed_reader(tag, form) for mark, (tag, form) in MARKS.items()},
-    "$dict": (Reader.mapping, MARKS["$dict"][1].expects),
+    "$dict": (JsonReader.mapping, MARKS["$dict"][1].expects),
     "$object": (_read_object, "an object"),
     "$float": (_read_float, '"nan", "inf", "-inf" or 16 hexadecimal digits'),
     "$bytes": (lambda _, tree: from_base64(tree), "base64 text"),

@@ -19,17 +19,17 @@ from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from holdfast.codec import msgpack
-from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.packer import Packer
 from holdfast.codec.registry import Registry
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
-from holdfast.codec.type_handler import Kind, NotHere
+from holdfast.codec.type_handler import ClassNotLoaded, TypeHandler
 from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import CorruptError, TooDeepError
 
 
-class Reading(Protocol):
+class JsonReading(Protocol):
     """A reading of JSON under way, as seen by what reads one mark."""
 
     def value(self, tree: Any, place: str = "") -> Any:
@@ -72,12 +72,12 @@ class Unfit(Exception):
     """A payload, or the JSON inside a mark, is not what its type holds."""
 
 
-class Form(NamedTuple):
+class JsonForm(NamedTuple):
     """How one tag's payload is shown and read, and what to tell someone who wrote something else."""
 
     expects: str
     show: Callable[[Show, bytes, int], Any]
-    read: Callable[[Reading, Any], bytes]
+    read: Callable[[JsonReading, Any], bytes]
 
 
 encode = Encoder().encode
@@ -87,7 +87,7 @@ _UNLIMITED = 1 << 62
 _UNHASHABLE = frozenset(
     {Tag.SET, Tag.DICT, Tag.BYTEARRAY, Tag.DEQUE, Tag.DEFAULTDICT, Tag.ORDEREDDICT, Tag.COUNTER, Tag.NDARRAY}
 )
-_LEAVES: dict[int, Kind] = {
+_LEAVES: dict[int, TypeHandler] = {
     kind.tag: kind for kind in KINDS if kind.tag not in _UNHASHABLE | {Tag.TUPLE, Tag.FROZENSET}
 }
 
@@ -116,7 +116,7 @@ def canonical(tag: int, payload: bytes, nesting: int = 0) -> bytes:
     packer = Packer(_NOBODYS, _UNLIMITED, nesting)
     try:
         return packer.pack(kind.load(_unpacker(), payload))
-    except NotHere:  # another machine may have that time zone, or that kind of path
+    except ClassNotLoaded:  # another machine may have that time zone, or that kind of path
         return msgpack.ext(tag, payload)
     except TooDeepError:
         raise
@@ -178,24 +178,24 @@ def _sized(tree: Any, *sizes: int) -> list[Any]:
 # Payloads that are one packed value ---------------------------------------------------------------------------
 
 
-def _whole(expects: str, fits: Callable[[Any], bool]) -> Form:
+def _whole(expects: str, fits: Callable[[Any], bool]) -> JsonForm:
     def fitting(raw: Any) -> Any:
         if not fits(raw):
             raise Unfit
         return raw
 
-    return Form(
+    return JsonForm(
         expects,
         lambda show, payload, depth: show(fitting(parse(payload)), depth),
         lambda r, tree: r.encode(fitting(r.value(tree))),
     )
 
 
-def _list(expects: str) -> Form:
+def _list(expects: str) -> JsonForm:
     return _whole(expects, lambda raw: type(raw) is list)
 
 
-def _parts(expects: str, *kinds: type | tuple[type, ...]) -> Form:
+def _parts(expects: str, *kinds: type | tuple[type, ...]) -> JsonForm:
     """A list of as many parts as kinds, each of its kind."""
     return _whole(
         expects, lambda raw: type(raw) is list and len(raw) == len(kinds) and all(map(isinstance, raw, kinds))
@@ -207,13 +207,13 @@ def _empty(payload: bytes) -> None:
         raise Unfit
 
 
-def _read_empty(_: Reading, tree: Any) -> bytes:
+def _read_empty(_: JsonReading, tree: Any) -> bytes:
     if tree is not None:
         raise Unfit
     return b""
 
 
-_EMPTY = Form("null", lambda _show, payload, _depth: _empty(payload), _read_empty)
+_EMPTY = JsonForm("null", lambda _show, payload, _depth: _empty(payload), _read_empty)
 _ANY = _whole("what its payload holds", lambda _: True)
 _OBJECT = _parts("[class name, fields]", str, dict)
 
@@ -231,11 +231,11 @@ def _show_set(show: Show, payload: bytes, depth: int) -> Any:
     return show(raw, depth)
 
 
-def _read_set(r: Reading, tree: Any) -> bytes:
+def _read_set(r: JsonReading, tree: Any) -> bytes:
     return r.checked(msgpack.join_array(sorted(encode_keys(r.items(tree)))))
 
 
-_SET = Form("a list of different values, none of them a list, dict or set", _show_set, _read_set)
+_SET = JsonForm("a list of different values, none of them a list, dict or set", _show_set, _read_set)
 
 
 def _show_mapping(show: Show, payload: bytes, depth: int) -> Any:
@@ -249,11 +249,11 @@ def _show_mapping(show: Show, payload: bytes, depth: int) -> Any:
     return show_pairs(show, zip(keys, items, strict=True), depth)
 
 
-def _read_mapping(r: Reading, tree: Any) -> bytes:
+def _read_mapping(r: JsonReading, tree: Any) -> bytes:
     return encode_pairs(r, r.pairs(tree, r.keys(tree)))
 
 
-def encode_pairs(r: Reading, pairs: list[tuple[Any, Any]]) -> bytes:
+def encode_pairs(r: JsonReading, pairs: list[tuple[Any, Any]]) -> bytes:
     """The payload of a dict whose keys are not all plain."""
     encode_keys([key for key, _ in pairs])
     return r.encode([part for pair in pairs for part in pair])
@@ -264,7 +264,7 @@ def show_pairs(show: Show, pairs: Iterable[tuple[Any, Any]], depth: int) -> list
     return [[show(key, depth + 2), show(item, depth + 2)] for key, item in pairs]
 
 
-_MAPPING = Form("an object, or a list of pairs [key, value] with different keys", _show_mapping, _read_mapping)
+_MAPPING = JsonForm("an object, or a list of pairs [key, value] with different keys", _show_mapping, _read_mapping)
 
 
 def _show_dict(show: Show, payload: bytes, depth: int) -> Any:
@@ -277,9 +277,9 @@ def _show_dict(show: Show, payload: bytes, depth: int) -> Any:
 # Python's own values ------------------------------------------------------------------------------------------
 
 
-def _text(expects: str) -> Form:
+def _text(expects: str) -> JsonForm:
     """A payload that is text."""
-    return Form(expects, lambda _show, payload, _depth: payload.decode(), lambda _, tree: bytes(tree, "utf-8"))
+    return JsonForm(expects, lambda _show, payload, _depth: payload.decode(), lambda _, tree: bytes(tree, "utf-8"))
 
 
 def _show_int(_: Show, payload: bytes, _depth: int) -> str:
@@ -287,7 +287,7 @@ def _show_int(_: Show, payload: bytes, _depth: int) -> str:
     return str(value) if len(payload) <= 128 else hex(value)  # Python refuses to read very long decimals
 
 
-def _read_int(_: Reading, tree: Any) -> bytes:
+def _read_int(_: JsonReading, tree: Any) -> bytes:
     value = int(tree, 0)
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
@@ -295,7 +295,7 @@ def _read_int(_: Reading, tree: Any) -> bytes:
 _ESCAPED = re.compile(r"\\(?:(\\)|u(d[89a-f][0-9a-f]{2}))?")
 
 
-def _read_str(_: Reading, tree: Any) -> bytes:
+def _read_str(_: JsonReading, tree: Any) -> bytes:
     def char(found: re.Match[str]) -> str:
         return "\\" if found[1] else chr(int(found[2], 16))
 
@@ -305,14 +305,14 @@ def _read_str(_: Reading, tree: Any) -> bytes:
 _COMPLEX = struct.Struct(">dd")
 
 
-def _read_complex(r: Reading, tree: Any) -> bytes:
+def _read_complex(r: JsonReading, tree: Any) -> bytes:
     parts = r.items(_sized(tree, 2))
     if not {int, float}.issuperset(map(type, parts)):
         raise Unfit
     return _COMPLEX.pack(*parts)
 
 
-def _moment(expects: str, tag: Tag, kind: type[dt.datetime] | type[dt.time]) -> Form:
+def _moment(expects: str, tag: Tag, kind: type[dt.datetime] | type[dt.time]) -> JsonForm:
     """A date and time or a time of day: ISO text where that says it all, else `[text, zone, fold]`."""
 
     def show(show_value: Show, payload: bytes, depth: int) -> Any:
@@ -326,12 +326,12 @@ def _moment(expects: str, tag: Tag, kind: type[dt.datetime] | type[dt.time]) -> 
                 return text + offset
         return show_value(raw, depth)
 
-    def read(r: Reading, tree: Any) -> bytes:
+    def read(r: JsonReading, tree: Any) -> bytes:
         if type(tree) is str:
             return _LEAVES[tag].dump(_packer(), kind.fromisoformat(tree))
         return r.encode(r.items(tree))
 
-    return Form(expects, show, read)
+    return JsonForm(expects, show, read)
 
 
 def _zone(offset: str) -> dt.tzinfo:
@@ -350,7 +350,7 @@ def _show_timezone(show: Show, payload: bytes, depth: int) -> Any:
     return [offset, *show(name, depth)] if name else offset
 
 
-def _read_timezone(r: Reading, tree: Any) -> bytes:
+def _read_timezone(r: JsonReading, tree: Any) -> bytes:
     offset, *name = [tree] if type(tree) is str else _sized(tree, 2)
     return r.encode([parse(_packer().pack(_zone(offset).utcoffset(None))), *map(r.value, name)])
 
@@ -363,7 +363,7 @@ def _show_address(_: Show, payload: bytes, _depth: int) -> list[str]:
     return [type(address).__name__, str(address)]
 
 
-def _read_address(_: Reading, tree: Any) -> bytes:
+def _read_address(_: JsonReading, tree: Any) -> bytes:
     name, text = _sized(tree, 2)
     return _ADDRESSES[name].dump(_packer(), _ADDRESSES[name].type(_string(text)))
 
@@ -399,7 +399,7 @@ def _show_model(show: Show, payload: bytes, depth: int) -> Any:
     return [*shown, options] if options else shown
 
 
-def _read_model(r: Reading, tree: Any) -> bytes:
+def _read_model(r: JsonReading, tree: Any) -> bytes:
     ref, fields, options = [*r.items(_sized(tree, 2, 3)), {}][:3]
     if type(fields) is not dict or type(options) is not dict or not options.keys() <= set(_MODEL_OPTIONS):
         raise Unfit
@@ -415,7 +415,7 @@ def _read_model(r: Reading, tree: Any) -> bytes:
     return r.encode(parts)
 
 
-_MODEL = Form(
+_MODEL = JsonForm(
     '[class name, fields] or [class name, fields, {"unset": names, "extra": …, "private": …, "strangers": names}]',
     _show_model,
     _read_model,
@@ -427,7 +427,7 @@ def _shape_mark(ref: str) -> str:
 
 
 _KNOWN: dict[str, dict[frozenset[str], int]] = {}
-for _number, _shape in SHAPES.items():
+for _number, _shape in KNOWN_CLASSES.items():
     _KNOWN.setdefault(_shape_mark(_shape.ref), {})[frozenset(_shape.names)] = _number
 
 
@@ -437,50 +437,50 @@ def show_shaped(show: Show, payload: bytes, depth: int) -> dict[str, Any]:
     if type(raw) is not list or len(raw) != 3 or raw[0] is not None:
         raise Unfit
     _, number, fields = raw
-    shape = SHAPES.get(number) if type(number) is int else None
+    shape = KNOWN_CLASSES.get(number) if type(number) is int else None
     if shape is None or type(fields) is not dict or fields.keys() != set(shape.names):
         return {mark_of(Tag.SHAPED): show([number, fields], depth)}
     return {_shape_mark(shape.ref): {name: show(value, depth + 1) for name, value in fields.items()}}
 
 
-def _read_shaped(r: Reading, tree: Any) -> bytes:
+def _read_shaped(r: JsonReading, tree: Any) -> bytes:
     return r.encode([None, *r.items(_sized(tree, 2))])
 
 
-def _known(shapes: dict[frozenset[str], int]) -> Form:
-    def read(r: Reading, tree: Any) -> bytes:
+def _known(shapes: dict[frozenset[str], int]) -> JsonForm:
+    def read(r: JsonReading, tree: Any) -> bytes:
         if type(tree) is not dict:
             raise Unfit
         return r.encode([None, shapes[frozenset(tree)], r.mapping(tree)])
 
-    names = " or ".join(", ".join(SHAPES[number].names) for number in shapes.values())
-    return Form(f"an object with the fields {names}", show_shaped, read)
+    names = " or ".join(", ".join(KNOWN_CLASSES[number].names) for number in shapes.values())
+    return JsonForm(f"an object with the fields {names}", show_shaped, read)
 
 
 # The table ----------------------------------------------------------------------------------------------------
 
-FORMS: dict[int, Form] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDARRAY), _ANY) | {
+FORMS: dict[int, JsonForm] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDARRAY), _ANY) | {
     Tag.TUPLE: _list("a list"),
     Tag.SET: _SET,
     Tag.FROZENSET: _SET,
     Tag.DICT: _MAPPING._replace(show=_show_dict),
-    Tag.INT: Form("a whole number as text, decimal or 0x…", _show_int, _read_int),
-    Tag.STR: Form(
+    Tag.INT: JsonForm("a whole number as text, decimal or 0x…", _show_int, _read_int),
+    Tag.STR: JsonForm(
         r"text with \\ for a backslash and \ud800 for a lone surrogate",
         lambda _show, payload, _depth: escape(payload.decode("utf-8", "surrogatepass")),
         _read_str,
     ),
-    Tag.BYTEARRAY: Form(
+    Tag.BYTEARRAY: JsonForm(
         "base64 text", lambda _show, payload, _depth: to_base64(payload), lambda _, tree: from_base64(tree)
     ),
-    Tag.COMPLEX: Form(
+    Tag.COMPLEX: JsonForm(
         "[real, imaginary]",
         lambda show, payload, depth: show(list(_COMPLEX.unpack(payload)), depth),
         _read_complex,
     ),
     Tag.RANGE: _list("[start, stop, step]"),
     Tag.DECIMAL: _text("a decimal number as text"),
-    Tag.UUID: Form(
+    Tag.UUID: JsonForm(
         "a UUID as text",
         lambda _show, payload, _depth: str(uuid.UUID(bytes=payload)),
         lambda _, tree: uuid.UUID(_string(tree)).bytes,
@@ -489,7 +489,7 @@ FORMS: dict[int, Form] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDARRAY
     Tag.DATE: _text("ISO text, as 2024-12-31"),
     Tag.TIME: _moment("ISO text, or [ISO text without zone, zone, fold]", Tag.TIME, dt.time),
     Tag.TIMEDELTA: _list("[days, seconds, microseconds]"),
-    Tag.TIMEZONE: Form('an offset as "+01:00", or [offset, name]', _show_timezone, _read_timezone),
+    Tag.TIMEZONE: JsonForm('an offset as "+01:00", or [offset, name]', _show_timezone, _read_timezone),
     Tag.ZONEINFO: _text("the name of a time zone, as Europe/Berlin"),
     Tag.PATH: _list('["posix", "windows", "pure posix" or "pure windows", the path as text]'),
     Tag.REGEX: _list("[pattern, flags]"),
@@ -497,7 +497,7 @@ FORMS: dict[int, Form] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDARRAY
     Tag.DEFAULTDICT: _parts("[factory or null, dict]", object, (dict, Ext)),
     Tag.ORDEREDDICT: _MAPPING,
     Tag.COUNTER: _MAPPING,
-    Tag.IPADDRESS: Form("[class name, as IPv4Address, and the address as text]", _show_address, _read_address),
+    Tag.IPADDRESS: JsonForm("[class name, as IPv4Address, and the address as text]", _show_address, _read_address),
     Tag.FRACTION: _list("[numerator, denominator]"),
     Tag.DATACLASS: _OBJECT,
     Tag.ATTRS: _OBJECT,
@@ -509,12 +509,12 @@ FORMS: dict[int, Form] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDARRAY
     Tag.EXCEPTION: _OBJECT,
     Tag.REFERENCE: _whole("the name of a function or class", lambda raw: type(raw) is str),
     Tag.REGISTERED: _parts("[name, what its dump function returned]", str, object),
-    Tag.SHAPED: Form("[number, fields]", show_shaped, _read_shaped),
+    Tag.SHAPED: JsonForm("[number, fields]", show_shaped, _read_shaped),
     Tag.NAT: _EMPTY,
     Tag.PANDAS_NA: _EMPTY,
 }
 
-MARKS: dict[str, tuple[int, Form]] = {mark_of(tag): (tag, form) for tag, form in FORMS.items()} | {
+MARKS: dict[str, tuple[int, JsonForm]] = {mark_of(tag): (tag, form) for tag, form in FORMS.items()} | {
     mark: (Tag.SHAPED, _known(shapes)) for mark, shapes in _KNOWN.items()
 }
 """For every mark of a typed value its tag and its form."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.codec.tags import Tag
 
 
-class Shape(NamedTuple):
+class KnownClass(NamedTuple):
     """A class, how it is taken apart, and its fields in stored order."""
 
     ref: str
@@ -26,11 +26,11 @@ _AI = (*_MESSAGE, "tool_calls", "invalid_tool_calls", "usage_metadata")
 _TOOL = (*_MESSAGE, "tool_call_id", "artifact", "status")
 
 
-def _message(module: str, name: str, names: tuple[str, ...] = _MESSAGE) -> Shape:
-    return Shape(f"langchain_core.messages.{module}:{name}", Tag.PYDANTIC, names)
+def _message(module: str, name: str, names: tuple[str, ...] = _MESSAGE) -> KnownClass:
+    return KnownClass(f"langchain_core.messages.{module}:{name}", Tag.PYDANTIC, names)
 
 
-SHAPES: dict[int, Shape] = {
+KNOWN_CLASSES: dict[int, KnownClass] = {
     1: _message("human", "HumanMessage"),
     2: _message("ai", "AIMessage", _AI),
     3: _message("system", "SystemMessage"),
@@ -44,16 +44,16 @@ SHAPES: dict[int, Shape] = {
     11: _message("tool", "ToolMessageChunk", _TOOL),
     12: _message("function", "FunctionMessageChunk"),
     13: _message("chat", "ChatMessageChunk", (*_MESSAGE, "role")),
-    14: Shape("langchain_core.documents.base:Document", Tag.PYDANTIC, ("id", "metadata", "page_content", "type")),
-    15: Shape("langgraph.types:Send", Tag.DATACLASS, ("node", "arg")),
-    16: Shape("langgraph.types:Send", Tag.DATACLASS, ("node", "arg", "timeout")),
-    17: Shape("langgraph.types:Command", Tag.DATACLASS, ("graph", "update", "resume", "goto")),
-    18: Shape("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id")),
-    19: Shape("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id", "response_schema")),
-    20: Shape("langgraph.checkpoint.serde.types:_DeltaSnapshot", Tag.NAMEDTUPLE, ("value",)),
-    21: Shape("holdfast.interfaces.langgraph.contents:Serialized", Tag.DATACLASS, ("type", "data")),
+    14: KnownClass("langchain_core.documents.base:Document", Tag.PYDANTIC, ("id", "metadata", "page_content", "type")),
+    15: KnownClass("langgraph.types:Send", Tag.DATACLASS, ("node", "arg")),
+    16: KnownClass("langgraph.types:Send", Tag.DATACLASS, ("node", "arg", "timeout")),
+    17: KnownClass("langgraph.types:Command", Tag.DATACLASS, ("graph", "update", "resume", "goto")),
+    18: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id")),
+    19: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id", "response_schema")),
+    20: KnownClass("langgraph.checkpoint.serde.types:_DeltaSnapshot", Tag.NAMEDTUPLE, ("value",)),
+    21: KnownClass("holdfast.interfaces.langgraph.contents:SerializedValue", Tag.DATACLASS, ("type", "data")),
 }
 
-SHAPE_OF: dict[tuple[str, tuple[str, ...]], int] = {
-    (shape.ref, shape.names): number for number, shape in SHAPES.items()
+KNOWN_CLASS_NUMBERS: dict[tuple[str, tuple[str, ...]], int] = {
+    (shape.ref, shape.names): number for number, shape in KNOWN_CLASSES.items()
 }

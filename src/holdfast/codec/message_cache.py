@@ -15,7 +15,7 @@ from holdfast.codec.bulk_packing import SCALARS
 from holdfast.codec.object_plans import PydanticPlan
 
 
-class Made(NamedTuple):
+class MessageParts(NamedTuple):
     """Messages by their packed bytes, taken apart: how each is made, its fields, and which of those can be changed."""
 
     packed: list[bytes]
@@ -26,7 +26,7 @@ class Made(NamedTuple):
     """How many bytes are packed."""
 
     @classmethod
-    def of(cls, packed: list[bytes]) -> Made:
+    def of(cls, packed: list[bytes]) -> MessageParts:
         """Packed messages that were not taken apart yet: most are read once only."""
         return cls(packed, [], [], [], sum(map(len, packed)))
 
@@ -34,11 +34,11 @@ class Made(NamedTuple):
         """Whether packed messages start with these."""
         return len(packed) >= len(self.packed) and all(map(eq, packed, self.packed))
 
-    def and_then(self, more: Made) -> Made:
+    def and_then(self, more: MessageParts) -> MessageParts:
         """These and others after them."""
         if not self.fields:
             return more
-        return Made(
+        return MessageParts(
             self.packed + more.packed,
             self.plans + more.plans,
             self.fields + more.fields,
@@ -56,7 +56,9 @@ class Made(NamedTuple):
         return PydanticPlan.make_many(self.plans, fields)
 
 
-def take_apart(packed: list[bytes], plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> Made | None:
+def take_apart(
+    packed: list[bytes], plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]
+) -> MessageParts | None:
     """Messages to make others of; None if they hold anything but lists, dicts and what nobody can change."""
     changeable = []
     for own in fields:
@@ -64,7 +66,7 @@ def take_apart(packed: list[bytes], plans: Sequence[PydanticPlan], fields: Seque
         if not all(_is_plain(own[name]) for name in names):
             return None
         changeable.append(names)
-    return Made(packed, list(plans), list(fields), changeable, sum(map(len, packed)))
+    return MessageParts(packed, list(plans), list(fields), changeable, sum(map(len, packed)))
 
 
 def _is_plain(value: Any) -> bool:

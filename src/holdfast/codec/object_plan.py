@@ -10,11 +10,11 @@ from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
 
 
-class Misfit(Exception):
+class ClassMismatch(Exception):
     """The class loaded here can not take the stored fields."""
 
 
-class Plan(ABC):
+class ObjectPlan(ABC):
     """Takes instances of one class apart into plain parts, and puts them together."""
 
     tag: Tag

@@ -1,7 +1,7 @@
 """How instances of an application's classes are taken apart and put together again.
 
 One plan per class, made once and kept. A plan's payload starts with the class's name; `load` sets fields and
-calls nothing of the application. Where the class of today does not fit the stored fields, `load` raises `Misfit`
+calls nothing of the application. Where the class of today does not fit the stored fields, `load` raises `ClassMismatch`
 and the value stays inert.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, final
 
 from holdfast.codec import class_lookup
 from holdfast.codec.exception_types import ExceptionPlan
-from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
+from holdfast.codec.object_plan import ClassMismatch, ObjectPlan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
 
@@ -48,7 +48,7 @@ def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | 
 _put = object.__setattr__
 
 
-class _DeclaredPlan(Plan):
+class _DeclaredPlan(ObjectPlan):
     """For classes that declare their fields, some with a default."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
@@ -71,13 +71,14 @@ class _DeclaredPlan(Plan):
                 raise stray(self.ref, name)
 
     def _fill(self, fields: dict[str, Any]) -> None:
-        """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
+        """Give fields that the class gained since their default; `ClassMismatch` where it lost one or has no
+        default."""
         if fields.keys() - self._known:
-            raise Misfit
+            raise ClassMismatch
         for name, make in self._defaults.items():
             if name not in fields:
                 if make is None:
-                    raise Misfit
+                    raise ClassMismatch
                 fields[name] = make()
 
 
@@ -202,7 +203,7 @@ class PydanticPlan(_DeclaredPlan):
             _put(obj, "__fields_set__", was_set)
             for name, value in (private or {}).items():
                 if name not in self._private_names:
-                    raise Misfit
+                    raise ClassMismatch
                 _put(obj, name, value)
             return obj
         _put(obj, "__dict__", fields)
@@ -211,7 +212,7 @@ class PydanticPlan(_DeclaredPlan):
             _put(obj, "__pydantic_extra__", extra)
             _put(obj, "__pydantic_private__", private)
         elif extra or private:
-            raise Misfit
+            raise ClassMismatch
         return obj
 
     def make_shaped(self, fields: dict[str, Any]) -> Any:
@@ -220,7 +221,7 @@ class PydanticPlan(_DeclaredPlan):
         The same as `make`, spelled out for the most frequent values of all.
         """
         if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self._all):
-            raise Misfit
+            raise ClassMismatch
         obj: Any = object.__new__(self.cls)
         _put(obj, "__dict__", fields)
         _put(obj, "__pydantic_fields_set__", self._all.copy())
@@ -284,7 +285,7 @@ def _missing(ref: str, name: str) -> UnsupportedError:
 
 
 @final
-class NamedTuplePlan(Plan):
+class NamedTuplePlan(ObjectPlan):
     """Named tuples, typed or not."""
 
     tag = Tag.NAMEDTUPLE
@@ -304,7 +305,7 @@ class NamedTuplePlan(Plan):
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
         if tuple(fields) != self.names:
-            raise Misfit
+            raise ClassMismatch
         return tuple.__new__(self.cls, fields.values())
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
@@ -312,7 +313,7 @@ class NamedTuplePlan(Plan):
 
 
 @final
-class EnumPlan(Plan):
+class EnumPlan(ObjectPlan):
     """Enum members by name; combinations of flags by value."""
 
     def __init__(self, cls: type, ref: str) -> None:
@@ -342,18 +343,18 @@ class EnumPlan(Plan):
     def load(self, parts: list[Any]) -> Any:
         if self._combines:
             if not self._is_known(parts[1]):
-                raise Misfit
+                raise ClassMismatch
             return self.cls(parts[1])  # the standard library's own look-up: `_missing_` was checked
         member = self._members.get(parts[1])
         if member is None:
-            raise Misfit
+            raise ClassMismatch
         return member
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002 - a member holds no other values
         return iter(())
 
 
-def plan_for(cls: type) -> Plan:
+def plan_for(cls: type) -> ObjectPlan:
     """The plan for a class, or `UnsupportedError` with the reason why it has none."""
     ref = class_lookup.reference(cls)
     reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
@@ -381,7 +382,7 @@ def _is_data(cls: type) -> bool:
     return any(class_lookup.lookup(cls, mark) is not None for mark in _DATA_MARKS)
 
 
-def _make_plan(cls: type, ref: str) -> Plan | None:
+def _make_plan(cls: type, ref: str) -> ObjectPlan | None:
     kinds = class_lookup.mro(cls)
     if enum.Enum in kinds:
         return EnumPlan(cls, ref)

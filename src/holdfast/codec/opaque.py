@@ -7,14 +7,14 @@ from typing import Any, final
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.msgpack import check_depth
 from holdfast.codec.tags import Tag
 from holdfast.errors import HoldfastError, InvalidError
 
 
 @final
-class Inert:
+class OpaqueValue:
     """A typed value kept as it was stored, because nothing here can, or may, bring it to life.
 
     It is what a program without the application's classes sees, and what a class that has changed beyond its
@@ -37,8 +37,8 @@ class Inert:
     def type_name(self) -> str:
         """The stored name of its type: a class as `module:qualname`, or what kind of value it is."""
         parts = self._parts()
-        if self.tag == Tag.SHAPED and len(parts) == 3 and type(parts[1]) is int and parts[1] in SHAPES:
-            return SHAPES[parts[1]].ref
+        if self.tag == Tag.SHAPED and len(parts) == 3 and type(parts[1]) is int and parts[1] in KNOWN_CLASSES:
+            return KNOWN_CLASSES[parts[1]].ref
         if Tag.DATACLASS <= self.tag <= Tag.REGISTERED and parts and type(parts[0]) is str:
             return parts[0]
         try:
@@ -49,7 +49,7 @@ class Inert:
     def _parts(self) -> list[Any]:
         try:
             check_depth(self.data)
-            parts = decode(self.data, ext_hook=lambda tag, view: Inert(tag, bytes(view)))
+            parts = decode(self.data, ext_hook=lambda tag, view: OpaqueValue(tag, bytes(view)))
         except (HoldfastError, MsgspecError, UnicodeDecodeError, RecursionError):
             return []
         return parts if type(parts) is list else [parts]
@@ -58,7 +58,7 @@ class Inert:
         raise AttributeError("an inert value can not be changed")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Inert and (self.tag, self.data) == (other.tag, other.data)
+        return type(other) is OpaqueValue and (self.tag, self.data) == (other.tag, other.data)
 
     def __hash__(self) -> int:
         return hash((self.tag, self.data))

@@ -17,10 +17,10 @@ from msgspec.msgpack import Ext
 
 from holdfast.codec import bulk_packing, class_lookup, msgpack
 from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
-from holdfast.codec.known_classes import SHAPE_OF
-from holdfast.codec.object_plan import Plan
+from holdfast.codec.known_classes import KNOWN_CLASS_NUMBERS
+from holdfast.codec.object_plan import ObjectPlan
 from holdfast.codec.object_plans import PydanticPlan, plan_for
-from holdfast.codec.opaque import Inert
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.registry import Registration, Registry
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
@@ -161,7 +161,7 @@ class Packer:
         registration = self._registry.registration(kind)
         if registration is not None:
             return lambda packer, obj: _dump_registered(packer, registration, obj)
-        if kind is Inert:
+        if kind is OpaqueValue:
             return _dump_inert
         if issubclass(kind, _CODE):
             name = self._registry.name_of(value)
@@ -183,7 +183,7 @@ def _too_large() -> TooLargeError:
     return TooLargeError("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
 
 
-def _dump_inert(_: Packing, value: Inert) -> tuple[int, bytes]:
+def _dump_inert(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
     return value.tag, value.data
 
 
@@ -204,7 +204,7 @@ def _built_in(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
 
 _BUILT_IN: dict[type, Dumper] = {kind.type: _built_in(kind.tag, kind.dump) for kind in KINDS}
 _LEARNED: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
-_PLANS: weakref.WeakKeyDictionary[type, Plan] = weakref.WeakKeyDictionary()
+_PLANS: weakref.WeakKeyDictionary[type, ObjectPlan] = weakref.WeakKeyDictionary()
 
 
 def _library(kind: type) -> str:
@@ -220,7 +220,7 @@ def _learn(kind: type) -> Dumper:
         if dump is not None:
             return dump
     plan = _PLANS[kind] = plan_for(kind)
-    shape = SHAPE_OF.get((plan.ref, plan.names))
+    shape = KNOWN_CLASS_NUMBERS.get((plan.ref, plan.names))
     if shape is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
     if isinstance(plan, PydanticPlan) and not plan.has_private:

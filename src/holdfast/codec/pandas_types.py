@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from pandas.tseries.frequencies import to_offset
 
-from holdfast.codec.opaque import Inert
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.tags import Tag
-from holdfast.codec.type_handler import Dumper, NotHere, Packing, Unpacking
+from holdfast.codec.type_handler import ClassNotLoaded, Dumper, Packing, Unpacking
 from holdfast.errors import CorruptError, TooLargeError, UnsupportedError
 
 T = TypeVar("T")
@@ -27,8 +27,8 @@ _UNITS = ("s", "ms", "us", "ns")
 
 def _part(value: Any, kind: type) -> Any:
     """A part of a payload that has to be of this type, or a subclass of it."""
-    if isinstance(value, Inert):
-        raise NotHere  # a part needs something this process does not have, so the whole does
+    if isinstance(value, OpaqueValue):
+        raise ClassNotLoaded  # a part needs something this process does not have, so the whole does
     if not isinstance(value, kind):
         raise CorruptError(f"a part of a stored pandas value is not a {kind.__name__}")
     return value
@@ -55,7 +55,7 @@ def _parse_frequency(text: Any, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
     except ValueError:
-        raise NotHere from None  # releases of pandas differ in the names of frequencies
+        raise ClassNotLoaded from None  # releases of pandas differ in the names of frequencies
 
 
 def _period_frequency(text: str) -> Any:
@@ -230,7 +230,7 @@ def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
     try:
         dtype = pd.StringDtype(storage) if uses_na else pd.StringDtype(storage, na_value=np.nan)
     except (ImportError, TypeError):
-        raise NotHere from None  # pyarrow is not installed, or pandas is too old for the second form
+        raise ClassNotLoaded from None  # pyarrow is not installed, or pandas is too old for the second form
     return pd.array(items, dtype=dtype)
 
 

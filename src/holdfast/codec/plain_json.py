@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.codec.json_codec import guarded, is_mark, to_json
 from holdfast.codec.json_types import from_base64
-from holdfast.codec.opaque import Inert
+from holdfast.codec.opaque import OpaqueValue
 
 _SHORT = 64
 """Up to so many bytes are shown; of more, how many there are and a digest, so that a comparison sees a change."""
@@ -118,7 +118,7 @@ def _message(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _ext(content: Any) -> str:
     tag, text = content
-    return _bytes(text, f"{Inert(tag, b'').type_name}, ")
+    return _bytes(text, f"{OpaqueValue(tag, b'').type_name}, ")
 
 
 # numpy and pandas, without either of them -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.codec import class_lookup
-from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.errors import InvalidError, UnsupportedError
 
@@ -20,7 +20,7 @@ _OWN_TYPES = frozenset(
 _NAMEABLE_BUILTINS = (int, str, float, bool, bytes, bytearray, list, dict, set, frozenset, tuple, complex)
 
 
-_WELL_KNOWN = frozenset(shape.ref for shape in SHAPES.values())
+_WELL_KNOWN = frozenset(shape.ref for shape in KNOWN_CLASSES.values())
 
 
 class Registration(NamedTuple):

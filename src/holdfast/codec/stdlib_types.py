@@ -17,9 +17,9 @@ from typing import Any
 
 from holdfast.codec import msgpack
 from holdfast.codec.class_lookup import is_a
-from holdfast.codec.opaque import Inert
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.tags import Tag
-from holdfast.codec.type_handler import Kind, NotHere, Packing, Unpacking
+from holdfast.codec.type_handler import ClassNotLoaded, Packing, TypeHandler, Unpacking
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
 
 
@@ -119,7 +119,7 @@ def _moment_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
     if type(fold) is not int:
         raise CorruptError("a stored time has a fold that is no number")
     if zone is not None and not is_a(zone, dt.tzinfo):
-        raise NotHere  # its time zone could not be revived
+        raise ClassNotLoaded  # its time zone could not be revived
     return text, {"tzinfo": zone, "fold": fold}
 
 
@@ -159,7 +159,7 @@ def load_zoneinfo(_: Unpacking, data: bytes) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(key)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise NotHere from None
+        raise ClassNotLoaded from None
 
 
 # paths, patterns, addresses ---------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def dump_path(p: Packing, value: pathlib.PurePath) -> bytes:
 def load_path(u: Unpacking, data: bytes) -> pathlib.PurePath:
     flavour, text = u.array(data, str, str)
     if flavour == _FOREIGN_PATH:
-        raise NotHere
+        raise ClassNotLoaded
     return _PATHS[flavour](text)
 
 
@@ -204,7 +204,7 @@ def load_pattern(u: Unpacking, data: bytes) -> re.Pattern[Any]:
     if type(pattern) not in (str, bytes) or type(flags) is not int or flags & ~_PATTERN_FLAGS:
         raise CorruptError("a stored regular expression is none, or has unknown flags")  # re.DEBUG would print
     if _slow_to_compile(pattern, flags):
-        raise NotHere
+        raise ClassNotLoaded
     return re.compile(pattern, flags)
 
 
@@ -245,8 +245,8 @@ def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, 
     factory, items = u.array(data)
     if type(items) is not dict:
         raise CorruptError("a stored defaultdict does not hold its items")
-    if factory is not None and type(factory) is Inert:
-        raise NotHere
+    if factory is not None and type(factory) is OpaqueValue:
+        raise ClassNotLoaded
     return collections.defaultdict(factory, items)
 
 
@@ -258,60 +258,60 @@ def load_counter(u: Unpacking, data: bytes) -> collections.Counter[Any]:
 
 _DECIMAL = decimal.Context(capitals=1)  # the text does not depend on the thread's own context
 
-KINDS: tuple[Kind, ...] = (
-    Kind(tuple, Tag.TUPLE, dump_tuple, load_tuple),
-    Kind(set, Tag.SET, dump_set, lambda u, data: set(_spread(u.array(data)))),
-    Kind(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_spread(u.array(data)))),
-    Kind(dict, Tag.DICT, dump_dict, load_dict),
-    Kind(int, Tag.INT, dump_int, load_int),
-    Kind(
+KINDS: tuple[TypeHandler, ...] = (
+    TypeHandler(tuple, Tag.TUPLE, dump_tuple, load_tuple),
+    TypeHandler(set, Tag.SET, dump_set, lambda u, data: set(_spread(u.array(data)))),
+    TypeHandler(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_spread(u.array(data)))),
+    TypeHandler(dict, Tag.DICT, dump_dict, load_dict),
+    TypeHandler(int, Tag.INT, dump_int, load_int),
+    TypeHandler(
         str,
         Tag.STR,
         lambda _, value: value.encode("utf-8", "surrogatepass"),
         lambda _, data: data.decode("utf-8", "surrogatepass"),
     ),
-    Kind(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
-    Kind(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
-    Kind(range, Tag.RANGE, lambda p, value: p.pack(_small([value.start, value.stop, value.step])), load_range),
-    Kind(
+    TypeHandler(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
+    TypeHandler(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
+    TypeHandler(range, Tag.RANGE, lambda p, value: p.pack(_small([value.start, value.stop, value.step])), load_range),
+    TypeHandler(
         decimal.Decimal,
         Tag.DECIMAL,
         lambda _, value: _DECIMAL.to_sci_string(value).encode(),
         lambda _, data: decimal.Decimal(data.decode("ascii")),
     ),
-    Kind(
+    TypeHandler(
         fractions.Fraction,
         Tag.FRACTION,
         lambda p, value: p.pack(_small([value.numerator, value.denominator])),
         lambda u, data: fractions.Fraction(*_small(u.array(data, int, int))),
     ),
-    Kind(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
-    Kind(dt.datetime, Tag.DATETIME, _dump_moment, load_datetime),
-    Kind(
+    TypeHandler(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
+    TypeHandler(dt.datetime, Tag.DATETIME, _dump_moment, load_datetime),
+    TypeHandler(
         dt.date,
         Tag.DATE,
         lambda _, value: value.isoformat().encode(),
         lambda _, data: dt.date.fromisoformat(data.decode("ascii")),
     ),
-    Kind(dt.time, Tag.TIME, _dump_moment, load_time),
-    Kind(
+    TypeHandler(dt.time, Tag.TIME, _dump_moment, load_time),
+    TypeHandler(
         dt.timedelta,
         Tag.TIMEDELTA,
         lambda p, value: p.pack([value.days, value.seconds, value.microseconds]),
         lambda u, data: dt.timedelta(*u.array(data, int, int, int)),
     ),
-    Kind(dt.timezone, Tag.TIMEZONE, dump_timezone, load_timezone),
-    Kind(zoneinfo.ZoneInfo, Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
-    *(Kind(cls, Tag.PATH, dump_path, load_path) for cls in _PATHS.values()),
-    Kind(re.Pattern, Tag.REGEX, dump_pattern, load_pattern),
-    *(Kind(cls, Tag.IPADDRESS, dump_address, load_address) for cls in _ADDRESSES),
-    Kind(collections.deque, Tag.DEQUE, lambda p, value: p.pack([value.maxlen, list(value)]), load_deque),
-    Kind(collections.defaultdict, Tag.DEFAULTDICT, dump_defaultdict, load_defaultdict),
-    Kind(
+    TypeHandler(dt.timezone, Tag.TIMEZONE, dump_timezone, load_timezone),
+    TypeHandler(zoneinfo.ZoneInfo, Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
+    *(TypeHandler(cls, Tag.PATH, dump_path, load_path) for cls in _PATHS.values()),
+    TypeHandler(re.Pattern, Tag.REGEX, dump_pattern, load_pattern),
+    *(TypeHandler(cls, Tag.IPADDRESS, dump_address, load_address) for cls in _ADDRESSES),
+    TypeHandler(collections.deque, Tag.DEQUE, lambda p, value: p.pack([value.maxlen, list(value)]), load_deque),
+    TypeHandler(collections.defaultdict, Tag.DEFAULTDICT, dump_defaultdict, load_defaultdict),
+    TypeHandler(
         collections.OrderedDict,
         Tag.ORDEREDDICT,
         dump_dict,
         lambda u, data: collections.OrderedDict(load_dict(u, data)),
     ),
-    Kind(collections.Counter, Tag.COUNTER, dump_dict, load_counter),
+    TypeHandler(collections.Counter, Tag.COUNTER, dump_dict, load_counter),
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from holdfast.codec.tags import Tag
 
 
-class NotHere(Exception):
+class ClassNotLoaded(Exception):
     """The value is sound, and this machine or process has no such thing: it stays inert."""
 
 
@@ -43,7 +43,7 @@ Loader: TypeAlias = Callable[[Unpacking, bytes], Any]
 """Makes a value from its payload."""
 
 
-class Kind(NamedTuple):
+class TypeHandler(NamedTuple):
     """One exact type, its tag, and the two directions."""
 
     type: type

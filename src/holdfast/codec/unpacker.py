@@ -15,15 +15,15 @@ from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from holdfast.codec import class_lookup, msgpack
-from holdfast.codec.known_classes import SHAPES
-from holdfast.codec.message_cache import Made, take_apart
-from holdfast.codec.object_plan import Misfit, Plan
+from holdfast.codec.known_classes import KNOWN_CLASSES
+from holdfast.codec.message_cache import MessageParts, take_apart
+from holdfast.codec.object_plan import ClassMismatch, ObjectPlan
 from holdfast.codec.object_plans import PydanticPlan, plan_for
-from holdfast.codec.opaque import Inert
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.registry import Registry
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
-from holdfast.codec.type_handler import Loader, NotHere, Unpacking
+from holdfast.codec.type_handler import ClassNotLoaded, Loader, Unpacking
 from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 
 _SHALLOW = 64
@@ -36,7 +36,7 @@ _WORTH_BATCHING = 8
 """From so many messages on, they are made together."""
 
 # What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
-_ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
+_ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, ClassMismatch, ClassNotLoaded)
 
 
 class Unpacker:
@@ -84,7 +84,7 @@ class Unpacker:
         """
         self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
 
-    def unpack_again(self, items: list[bytes], made: Made) -> tuple[list[Any], Made | None]:
+    def unpack_again(self, items: list[bytes], made: MessageParts) -> tuple[list[Any], MessageParts | None]:
         """The same, and what makes it quicker next time, if all of them are messages."""
         count = len(made.fields)
         if count < len(items):
@@ -137,8 +137,8 @@ class Unpacker:
                 pass
             try:
                 values.append(self.shaped(self.value(data)))
-            except (Misfit, NotHere):
-                values.append(Inert(Tag.SHAPED, data))
+            except (ClassMismatch, ClassNotLoaded):
+                values.append(OpaqueValue(Tag.SHAPED, data))
         return values
 
     def value(self, data: bytes) -> Any:
@@ -166,15 +166,15 @@ class Unpacker:
             raise CorruptError(f"an ext of type {tag}, which Holdfast never writes")
         loader = _LOADERS.get(tag)
         if loader is None:
-            return Inert(tag, bytes(view))
+            return OpaqueValue(tag, bytes(view))
         if self._nesting >= msgpack.MAX_NESTING:
             raise TooDeepError(f"packed bytes nest typed values more than {msgpack.MAX_NESTING} deep")
         self._nesting += 1
         try:
             # A payload with values inside is not copied, lest values in each other be copied over and over.
             return loader(self, bytes(view) if tag in _RAW else view)
-        except (Misfit, NotHere):
-            return Inert(tag, bytes(view))
+        except (ClassMismatch, ClassNotLoaded):
+            return OpaqueValue(tag, bytes(view))
         except HoldfastError:
             raise
         except Exception as error:  # noqa: BLE001 - loaders run on forged payloads: whatever they raise means this
@@ -198,10 +198,10 @@ class Unpacker:
         except (TypeError, ValueError, AttributeError):
             raise CorruptError("a stored value of a well-known class lacks its parts") from None
 
-    def plan(self, ref: str, tag: Tag) -> Plan:
+    def plan(self, ref: str, tag: Tag) -> ObjectPlan:
         """How to put objects of a class together again, if that may be done here."""
         if self._may_revive is not None and not self._may_revive(ref):
-            raise NotHere
+            raise ClassNotLoaded
         return _plan(ref, tag)
 
     def registered(self, data: bytes) -> Any:
@@ -209,7 +209,7 @@ class Unpacker:
         name, dumped = _parts(self, data, 2)
         registration = self._registry.registration_named(name)
         if registration is None:
-            raise NotHere
+            raise ClassNotLoaded
         try:
             return registration.load(dumped)
         except Exception as error:
@@ -223,7 +223,7 @@ class Unpacker:
         name = self.value(data)
         thing = self._registry.named(name) if type(name) is str else None
         if thing is None:
-            raise NotHere
+            raise ClassNotLoaded
         return thing
 
 
@@ -242,13 +242,13 @@ class _Found(NamedTuple):
 
     module: Any
     namespace: dict[str, Any]
-    plan: Plan
+    plan: ObjectPlan
 
 
 _FOUND: dict[str, _Found] = {}
 
 
-def _plan(ref: str, tag: int) -> Plan:
+def _plan(ref: str, tag: int) -> ObjectPlan:
     """The plan of a class named in data, if that class is loaded and may be revived."""
     module_name, _, qualname = ref.partition(":")
     found = _FOUND.get(ref)
@@ -259,15 +259,15 @@ def _plan(ref: str, tag: int) -> Plan:
     ):
         cls = class_lookup.find_loaded(ref)
         if cls is None:
-            raise NotHere
+            raise ClassNotLoaded
         try:
             plan = plan_for(cls)
         except UnsupportedError:
-            raise NotHere from None
+            raise ClassNotLoaded from None
         module = sys.modules[module_name]
         found = _FOUND[ref] = _Found(module, object.__getattribute__(module, "__dict__"), plan)
     if found.plan.tag != tag:
-        raise NotHere
+        raise ClassNotLoaded
     return found.plan
 
 
@@ -285,9 +285,9 @@ def _load_object(tag: Tag) -> Callable[[Unpacker, Any], Any]:
 
 def _maker(number: int) -> Callable[[Any], Any]:
     """What makes values of a shape from their fields, with the class that is loaded now."""
-    shape = SHAPES.get(number)
+    shape = KNOWN_CLASSES.get(number)
     if shape is None:
-        raise NotHere  # written by a newer release
+        raise ClassNotLoaded  # written by a newer release
     plan = _plan(shape.ref, shape.kind)
     if isinstance(plan, PydanticPlan) and plan.names == shape.names:
         return plan.make_shaped
@@ -295,7 +295,7 @@ def _maker(number: int) -> Callable[[Any], Any]:
 
     def make(fields: Any) -> Any:
         if type(fields) is not dict or fields.keys() != known:
-            raise NotHere
+            raise ClassNotLoaded
         return plan.load([shape.ref, fields, (1 << len(fields)) - 1, None, None])
 
     return make
@@ -303,17 +303,17 @@ def _maker(number: int) -> Callable[[Any], Any]:
 
 def _shaped_plan(number: int) -> PydanticPlan:
     """The plan of a shape whose class is as it was when the shape was listed."""
-    shape = SHAPES.get(number)
+    shape = KNOWN_CLASSES.get(number)
     plan = None if shape is None else _plan(shape.ref, shape.kind)
     if shape is None or not isinstance(plan, PydanticPlan) or plan.names != shape.names:
-        raise NotHere
+        raise ClassNotLoaded
     return plan
 
 
 def _load_array(tag: Tag, library: str) -> Loader:
     def load(u: Unpacking, data: bytes) -> Any:
         if library not in sys.modules:
-            raise NotHere
+            raise ClassNotLoaded
         from holdfast.codec import array_types
 
         return array_types.LOADERS[tag](u, data)

@@ -15,30 +15,40 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
-from holdfast.engine.branch_graph import Place
-from holdfast.engine.context import Ground
+from holdfast.engine.branch_graph import Position
+from holdfast.engine.context import EngineContext
 from holdfast.engine.ids import new_id
-from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Root
+from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
-from holdfast.engine.model.nodes import MapRoot, Origin
+from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import EditMap, Operation
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.engine.model.workspace import MissingNode, Workspace
-from holdfast.engine.projection.rows import Made, Rows
+from holdfast.engine.projection.rows import ProjectedStep, RowChanges
 from holdfast.engine.rng import chance
-from holdfast.engine.row_format import Branch, Info, Line, Point, fold_row, info_row, node_row, object_rows, step_body
-from holdfast.engine.state_loader import Held, States, weigh
-from holdfast.engine.step_info import Head, Heads
+from holdfast.engine.row_format import (
+    Branch,
+    Line,
+    LineInfo,
+    StepRef,
+    fold_row,
+    info_row,
+    node_row,
+    object_rows,
+    step_body,
+)
+from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
+from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
-    from holdfast.engine.text_index.indexer import Indexer
+    from holdfast.engine.text_index.indexer import TextIndexer
 
 _ATTEMPTS = 1000
 """How often an append gives way to others before it gives up. Each time, somebody else got through."""
@@ -67,12 +77,12 @@ class OnConflict(Enum):
     """Raise `ConflictError`."""
 
 
-Edit: TypeAlias = "Callable[[Point | None, Held | None], Awaitable[EditMap]]"
+Edit: TypeAlias = "Callable[[StepRef | None, LoadedState | None], Awaitable[EditMap]]"
 """Works out what to change of the parent's state, given the parent as of the attempt."""
 
 
 @dataclass(slots=True)
-class Saving:
+class AppendRequest:
     """What is to be appended: a whole packed state, or an edit of the parent's."""
 
     line: Line
@@ -96,22 +106,22 @@ class Saving:
     """When it was, for steps that are moved; now, if 0."""
     opens: str = ""
     """The name of a branch that starts with this step."""
-    merged: tuple[Parent, ...] = ()
+    merged: tuple[StepParent, ...] = ()
     """The further parents of a merge. Its time is not before theirs, and what it changes is what the first lacks."""
     fold_every: int = 0
     """How many steps there are from one folded state to the next, where it is not as everywhere else."""
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedStep:
     """A step ready to be committed, with the changes that make it, some of them on a condition."""
 
-    saving: Saving
-    info: Info
-    point: Point
+    saving: AppendRequest
+    info: LineInfo
+    point: StepRef
     step: Step
-    held: Held
-    parent: Point | None
+    held: LoadedState
+    parent: StepRef | None
     ws: Workspace | None
     changes: list[Change] = field(default_factory=list)
     conditions: dict[int, _Condition] = field(default_factory=dict)
@@ -121,15 +131,15 @@ class Prepared:
         self.conditions[len(self.changes)] = condition
         self.changes.append(change)
 
-    def made(self) -> Made:
+    def made(self) -> ProjectedStep:
         """What readable rows are made of."""
         branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
-        return Made(self.info, self.point, self.step, self.held, self.parent, branches)
+        return ProjectedStep(self.info, self.point, self.step, self.held, self.parent, branches)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> StepInfo:
         """What is known of the step besides its state."""
-        return Head(self.point, self.step.header, None if self.parent is None else self.parent.id)
+        return StepInfo(self.point, self.step.header, None if self.parent is None else self.parent.id)
 
 
 class _Condition(Enum):
@@ -149,7 +159,13 @@ class Appender:
     """Appends steps to lines."""
 
     def __init__(
-        self, ground: Ground, lines: Lines, states: States, heads: Heads, projector: Projector, indexer: Indexer
+        self,
+        ground: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
+        heads: StepInfoReader,
+        projector: Projector,
+        indexer: TextIndexer,
     ) -> None:
         self._ground = ground
         self._lines = lines
@@ -158,12 +174,12 @@ class Appender:
         self._projector = projector
         self._indexer = indexer
 
-    async def append(self, *savings: Saving) -> list[Head]:
+    async def append(self, *savings: AppendRequest) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
 
         A step that is to be saved only if it changes something, and does not, is stood for by its parent.
         """
-        taken: dict[int, list[Place]] = {}  # for each step, where the parents were whose next place others had
+        taken: dict[int, list[Position]] = {}  # for each step, where the parents were whose next place others had
         swept = 0
         for attempt in range(_ATTEMPTS):
             if attempt > _UNPAUSED:
@@ -205,12 +221,12 @@ class Appender:
             hint="Try again with fewer writers",
         )
 
-    async def _head(self, saving: Saving, made: Prepared | Point) -> Head:
-        point = made.point if isinstance(made, Prepared) else made
+    async def _head(self, saving: AppendRequest, made: PreparedStep | StepRef) -> StepInfo:
+        point = made.point if isinstance(made, PreparedStep) else made
         return await self._heads.head(saving.line, point)
 
     async def _refused(
-        self, savings: Sequence[Saving], batch: _Batch, failed: int, taken: dict[int, list[Place]]
+        self, savings: Sequence[AppendRequest], batch: _Batch, failed: int, taken: dict[int, list[Position]]
     ) -> None:
         """A condition did not hold: see whether to try again."""
         for rows in batch.rows:
@@ -234,7 +250,7 @@ class Appender:
                 )
             taken.setdefault(number, []).append(_place_of(parent))
 
-    async def _start_over(self, savings: Sequence[Saving]) -> None:
+    async def _start_over(self, savings: Sequence[AppendRequest]) -> None:
         """Forget what was remembered of the lines."""
         for saving in savings:
             memo = await self._lines.look(saving.line)
@@ -249,19 +265,19 @@ class Appender:
 
     # One step -------------------------------------------------------------------------------------------------
 
-    async def _add(self, batch: _Batch, saving: Saving, taken: Sequence[Place], *, again: bool) -> None:
+    async def _add(self, batch: _Batch, saving: AppendRequest, taken: Sequence[Position], *, again: bool) -> None:
         """Prepare a step on the parent that it names, as of now, and add it to the batch."""
         line = saving.line
         before = batch.last(line) if batch.made else None
         if before is None:
             memo = batch.memos[line] = await self._lines.memo(line)
         else:
-            memo = Memo(before.info, before.point, sole=True)
+            memo = LineTip(before.info, before.point, sole=True)
         conditions: list[Change] = []
         if memo is None:
             if saving.parent is not None and not isinstance(saving.parent, Root) and saving.parent != MAIN:
                 await self._lines.find(line, saving.parent)  # says what is wrong
-            memo = Memo(self._lines.new_info(), None, sole=True)
+            memo = LineTip(self._lines.new_info(), None, sole=True)
             conditions = [Create(LINES, info_row(line, memo.info))]
             batch.renewed.add(line)  # nobody can remember it yet
         elif before is None:
@@ -281,13 +297,13 @@ class Appender:
         if saving.opens or (taken and taken.count(_place_of(parent)) > gives_way):
             if saving.opens:
                 await self._lines.check_free(line, saving.opens)
-            place, branches = Place(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
+            place, branches = Position(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
             if line not in batch.renewed:
                 info = info._replace(version=info.version + 1)
                 conditions.append(Put(LINES, info_row(line, info)))
                 batch.renewed.add(line)
         elif number is not None and parent is not None and parent.branch != number:
-            place = Place(number, 0)  # the first step of its own
+            place = Position(number, 0)  # the first step of its own
         prepared = await self.prepare(saving, info, parent, held, conditions, place, new_branch=branches)
         if saving.guards is not None:
             for guard in await saving.guards(again):
@@ -301,7 +317,7 @@ class Appender:
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
         batch.stay(parent, conditions, await self.riders(saving, parent.id))
 
-    async def riders(self, saving: Saving, id: str) -> list[Change]:
+    async def riders(self, saving: AppendRequest, id: str) -> list[Change]:
         """What is to be stored with a step that is there already, but for a name that it has."""
         riders: list[Change] = []
         for change in saving.riders(id) if saving.riders is not None else ():
@@ -314,7 +330,7 @@ class Appender:
             riders.append(change)
         return riders
 
-    async def _parent(self, saving: Saving, memo: Memo) -> Point | None:
+    async def _parent(self, saving: AppendRequest, memo: LineTip) -> StepRef | None:
         at, point = saving.parent, memo.point
         if at is None:
             # Whoever does not want to give way is told of others who came since, and not of what was forgotten.
@@ -328,16 +344,16 @@ class Appender:
 
     async def prepare(
         self,
-        saving: Saving,
-        info: Info,
-        parent: Point | None,
-        held: Held | None,
+        saving: AppendRequest,
+        info: LineInfo,
+        parent: StepRef | None,
+        held: LoadedState | None,
         conditions: Sequence[Change] = (),
-        place: Place | None = None,
+        place: Position | None = None,
         *,
         new_branch: bool = False,
         revision: int = 0,
-    ) -> Prepared:
+    ) -> PreparedStep:
         """Make a step of what is to be saved, and the changes that store it: after its parent, or at a given place."""
         line = saving.line
         edit, packed = await self._edit(saving, parent, held)
@@ -345,8 +361,8 @@ class Appender:
         if parent is not None and time < parent.time:
             time = parent.time
         id = saving.id or new_id(time, "" if parent is None else parent.id)
-        parents = () if parent is None else (Parent(parent.branch, parent.seq, parent.hash), *saving.merged)
-        header = Header(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
+        parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *saving.merged)
+        header = StepHeader(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
         step = Step(header, edit)
         sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}
@@ -357,8 +373,8 @@ class Appender:
         body = step_body(line, step, self._ground.max_bytes)
         base = _place_of(parent)
         follows = place is None
-        place = Place(base.branch, base.seq + 1) if place is None else place
-        child = _child(held, Origin(*place), edit, packed, sum(sizes))
+        place = Position(base.branch, base.seq + 1) if place is None else place
+        child = _child(held, WrittenBy(*place), edit, packed, sum(sizes))
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
@@ -377,10 +393,10 @@ class Appender:
         for stored in more:
             size += len(stored.row.body)
         depth = 0 if parent is None else parent.depth + 1
-        point = Point(
+        point = StepRef(
             *place, id, revision, depth, step.commit, time, saving.kind, saving.readable, len(child.tail), size
         )
-        prepared = Prepared(saving, info, point, step, child, parent, ws)
+        prepared = PreparedStep(saving, info, point, step, child, parent, ws)
         for condition in conditions:
             prepared.add(condition, _Condition.LINE)
         if new_branch:
@@ -392,7 +408,9 @@ class Appender:
             prepared.add(change, _Condition.RIDER)
         return prepared
 
-    async def _edit(self, saving: Saving, parent: Point | None, held: Held | None) -> tuple[EditMap, PackedMap | None]:
+    async def _edit(
+        self, saving: AppendRequest, parent: StepRef | None, held: LoadedState | None
+    ) -> tuple[EditMap, PackedMap | None]:
         """What the step changes; and the state it makes, if that is at hand."""
         new = saving.state
         if not isinstance(new, dict):
@@ -408,7 +426,7 @@ class Appender:
             base = await self._states.whole(saving.line, held)
         return diff_maps(base, new), new
 
-    def remember(self, prepared: Prepared) -> Head:
+    def remember(self, prepared: PreparedStep) -> StepInfo:
         """Keep what was just stored in mind: it is what the next step will be compared with."""
         line, point, parent, held = prepared.saving.line, prepared.point, prepared.parent, prepared.held
         held.head = head = prepared.head
@@ -428,44 +446,44 @@ class _Batch:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.made: list[Prepared | Point] = []
+        self.made: list[PreparedStep | StepRef] = []
         """For each step that was asked for, the one that was prepared, or the one that stands for it."""
-        self.memos: dict[Line, Memo | None] = {}
+        self.memos: dict[Line, LineTip | None] = {}
         """What the lines were taken to be."""
         self.renewed: set[Line] = set()
         """The lines that get a new version, or are new."""
-        self.rows: list[Rows] = []
+        self.rows: list[RowChanges] = []
         """What goes with the steps, for people to read."""
-        self._starts: list[tuple[int, dict[int, _Condition], Point | None]] = []
+        self._starts: list[tuple[int, dict[int, _Condition], StepRef | None]] = []
         """For each step, where its changes start, which of those are conditions, and its parent."""
         self._shown: set[int] = set()
         """Which changes are conditions of readable rows."""
 
     @property
-    def steps(self) -> list[Prepared]:
-        return [each for each in self.made if isinstance(each, Prepared)]
+    def steps(self) -> list[PreparedStep]:
+        return [each for each in self.made if isinstance(each, PreparedStep)]
 
-    def add(self, prepared: Prepared) -> None:
+    def add(self, prepared: PreparedStep) -> None:
         """Another step."""
         self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
         self.changes += prepared.changes
         self.made.append(prepared)
 
-    def stay(self, parent: Point, conditions: Sequence[Change], riders: Sequence[Change]) -> None:
+    def stay(self, parent: StepRef, conditions: Sequence[Change], riders: Sequence[Change]) -> None:
         """A step that its parent stands for, on conditions."""
         kinds = [_Condition.LINE] * len(conditions) + [_Condition.RIDER] * len(riders)
         self._starts.append((len(self.changes), dict(enumerate(kinds)), parent))
         self.changes += [*conditions, *riders]
         self.made.append(parent)
 
-    def by_line(self) -> dict[Line, list[Made]]:
+    def by_line(self) -> dict[Line, list[ProjectedStep]]:
         """The steps of each line, for readable rows to be made of them."""
-        found: dict[Line, list[Made]] = {}
+        found: dict[Line, list[ProjectedStep]] = {}
         for each in self.steps:
             found.setdefault(each.saving.line, []).append(each.made())
         return found
 
-    def show(self, rows: Rows) -> None:
+    def show(self, rows: RowChanges) -> None:
         """Readable rows of a line whose steps are all there."""
         start = len(self.changes)
         for place, change in enumerate(rows.changes):
@@ -474,17 +492,17 @@ class _Batch:
         self.changes += rows.changes
         self.rows.append(rows)
 
-    def which(self, failed: int) -> tuple[int, _Condition, Point | None]:
+    def which(self, failed: int) -> tuple[int, _Condition, StepRef | None]:
         """The step, which of its conditions, and its parent, that a place in the batch belongs to."""
         number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
         start, conditions, parent = self._starts[number]
         return number, _Condition.ROWS if failed in self._shown else conditions[failed - start], parent
 
-    def last(self, line: Line) -> Prepared | None:
+    def last(self, line: Line) -> PreparedStep | None:
         """The step that comes last on a line so far."""
         return next((each for each in reversed(self.steps) if each.saving.line == line), None)
 
-    def step(self, line: Line, at: At, branch: int | None) -> Prepared | None:
+    def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
         """The step that is named, or the last one of a branch, if it is one of these."""
         for each in reversed(self.steps):
             if each.saving.line == line and (at is None or each.point.id == at or each.point.branch == branch):
@@ -496,8 +514,8 @@ class _Batch:
         return 1 + max((each.point.branch for each in self.steps if each.saving.line == line), default=0)
 
 
-def _place_of(parent: Point | None) -> Place:
-    return Place(0, -1) if parent is None else Place(parent.branch, parent.seq)
+def _place_of(parent: StepRef | None) -> Position:
+    return Position(0, -1) if parent is None else Position(parent.branch, parent.seq)
 
 
 def name_taken(line: Line) -> ConflictError:
@@ -507,11 +525,13 @@ def name_taken(line: Line) -> ConflictError:
     )
 
 
-def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap | None, size: int) -> Held:
+def _child(
+    held: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
+) -> LoadedState:
     """The state after an edit of another; packed, if that is at hand."""
     if held is None:
-        held = Held(EMPTY, 0, known=({}, ()))
-    child = Held(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
+        held = LoadedState(EMPTY, 0, known=({}, ()))
+    child = LoadedState(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
     touched = held.touched
     if touched is not None:
         child.recent, child.touched = held.recent, touched.copy()
@@ -526,7 +546,7 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
     return child
 
 
-def touch(touched: dict[bytes, tuple[Origin, Operation | None]], origin: Origin, edit: EditMap) -> None:
+def touch(touched: dict[bytes, tuple[WrittenBy, Operation | None]], origin: WrittenBy, edit: EditMap) -> None:
     """Add the keys that a step changes to those that others before it did, as `Held.touched` has them."""
     for key in edit.removed:
         touched[key] = origin, None
@@ -534,12 +554,12 @@ def touch(touched: dict[bytes, tuple[Origin, Operation | None]], origin: Origin,
         touched[key] = origin, operation
 
 
-def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> Held:
+def _folded(held: LoadedState, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> LoadedState:
     """The same state, folded."""
     known = held.known
     if known is not None and len(known[1]) >= len(held.tail):
         known = None  # applying so many changes would cost more than reading the nodes
-    folded = Held(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)
+    folded = LoadedState(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)
     if held.touched is not None:
         folded.touched = {}
         if len(held.touched) <= _RECENT:

@@ -13,24 +13,24 @@ from holdfast.engine.row_format import HINT, Branch
 from holdfast.errors import CorruptError
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a step stands in its line."""
 
     branch: int
     seq: int
 
 
-class Layout:
+class BranchGraph:
     """Where the branches of a line start."""
 
     def __init__(self, branches: Iterable[Branch]) -> None:
-        self._bases = {each.branch: Place(each.base_branch, each.base_length - 1) for each in branches}
+        self._bases = {each.branch: Position(each.base_branch, each.base_length - 1) for each in branches}
         for branch, base in self._bases.items():
             if base.branch >= branch and base.seq >= 0:  # a branch starts from one that was there before it
                 raise CorruptError(f"branch {branch} is said to start from branch {base.branch}", hint=HINT)
         self._before: dict[int, int] = {0: 0}
 
-    def base(self, branch: int) -> Place | None:
+    def base(self, branch: int) -> Position | None:
         """The step that a branch starts from; None where it starts before the line's first."""
         base = self._bases.get(branch)
         return None if base is None or base.seq < 0 else base
@@ -50,27 +50,27 @@ class Layout:
             self._before[each] = 0 if base is None else self._before[base.branch] + base.seq + 1
         return self._before[way[0] if way else branch]
 
-    def depth(self, place: Place) -> int:
+    def depth(self, place: Position) -> int:
         """How many steps there are before a step."""
         return self.before(place.branch) + place.seq
 
-    def along(self, branch: int, depth: int) -> Place:
+    def along(self, branch: int, depth: int) -> Position:
         """The step that has so many before it, along a branch: on it, or before its start."""
         while depth < self.before(branch):
             branch = self._bases[branch].branch
-        return Place(branch, depth - self.before(branch))
+        return Position(branch, depth - self.before(branch))
 
-    def stretches(self, place: Place) -> Iterator[Place]:
+    def stretches(self, place: Position) -> Iterator[Position]:
         """A step, and the last one of each branch on the way from it to the line's start."""
-        at: Place | None = place
+        at: Position | None = place
         while at is not None:
             yield at
             at = self.base(at.branch)
 
-    def common(self, one: Place, other: Place) -> Place | None:
+    def common(self, one: Position, other: Position) -> Position | None:
         """The last step that is on the way from both to the line's start; None if there is none."""
         ends = {each.branch: each.seq for each in self.stretches(one)}
         for each in self.stretches(other):
             if each.branch in ends:
-                return Place(each.branch, min(each.seq, ends[each.branch]))
+                return Position(each.branch, min(each.seq, ends[each.branch]))
         return None

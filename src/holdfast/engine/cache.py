@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 
 
-class Cache:
+class MemoryCache:
     """Values by key, each with a weight in bytes; the least recently used go first.
 
     Everything kept here can be read again from the store. Keys name immutable things (a commit, a node, a large value),

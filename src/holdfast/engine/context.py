@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.backends.interface import Backend
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.cache import Cache
+from holdfast.engine.cache import MemoryCache
 
 CACHE_BYTES = 64 << 20
 """How many bytes of memory a store's cache takes, unless told otherwise."""
@@ -18,11 +18,11 @@ FOLD_EVERY = 32
 
 
 @dataclass(frozen=True)
-class Ground:
+class EngineContext:
     """A store, what is remembered of it, how values are packed, and the clock."""
 
     backend: Backend
-    cache: Cache = field(default_factory=lambda: Cache(CACHE_BYTES))
+    cache: MemoryCache = field(default_factory=lambda: MemoryCache(CACHE_BYTES))
     codec: Codec = default_codec
     clock: Callable[[], int] = time.time_ns
     fold_every: int = FOLD_EVERY

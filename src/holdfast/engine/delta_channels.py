@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Change, Put
 from holdfast.backends.tables import WRITES
 from holdfast.codec import Codec
-from holdfast.engine.lines import Lines
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_name, unpack
-from holdfast.engine.pending_writes import Write, Writes, write_row
-from holdfast.engine.row_format import Branch, Line, Point
-from holdfast.engine.state_loader import States
-from holdfast.engine.step_info import Heads
+from holdfast.engine.pending_writes import PendingWriteRow, PendingWrites, write_row
+from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.engine.state_loader import StateLoader
+from holdfast.engine.step_info import StepInfoReader
 from holdfast.errors import CorruptError, NotFoundError
 
 KEPT = "__checkpoint__"
@@ -37,18 +37,18 @@ _COUNTERS = "counters_since_delta_snapshot"
 
 
 @dataclass
-class History:
+class ChannelHistory:
     """What a channel held, and what was written to it since: each as the task and the packed value, newest first."""
 
     writes: list[tuple[str, bytes]] = field(default_factory=list)
     seed: Packed | None = None
 
 
-class Unheld(NamedTuple):
+class UnreadDeltas(NamedTuple):
     """Delta channels whose values a step does not hold: what its metadata says of each, and its history."""
 
     counters: dict[str, Any]
-    histories: dict[str, History]
+    histories: dict[str, ChannelHistory]
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -56,19 +56,21 @@ class Unheld(NamedTuple):
         return {_COUNTERS: self.counters} if self.counters else {}
 
 
-class Deltas:
+class DeltaReader:
     """Reads the histories of channels."""
 
-    def __init__(self, lines: Lines, states: States, heads: Heads, writes: Writes, codec: Codec) -> None:
+    def __init__(
+        self, lines: LineIndex, states: StateLoader, heads: StepInfoReader, writes: PendingWrites, codec: Codec
+    ) -> None:
         self._lines = lines
         self._states = states
         self._heads = heads
         self._writes = writes
         self._codec = codec
 
-    async def history(self, line: Line, channels: Iterable[str], point: Point) -> dict[str, History]:
+    async def history(self, line: Line, channels: Iterable[str], point: StepRef) -> dict[str, ChannelHistory]:
         """The history of each channel up to a checkpoint; what was written after it is not part of that."""
-        found = {channel: History() for channel in channels}
+        found = {channel: ChannelHistory() for channel in channels}
         todo = dict(found)
         ancestor = False
         async for state, writes in self._walk(line, point):
@@ -84,7 +86,7 @@ class Deltas:
         return found
 
     async def carried(
-        self, line: Line, points: Iterable[Point], branches: Iterable[Branch], dropped: Set[tuple[int, int]]
+        self, line: Line, points: Iterable[StepRef], branches: Iterable[Branch], dropped: Set[tuple[int, int]]
     ) -> list[Change]:
         """The changes that keep with the steps that stay what their delta channels need of those that go."""
         bases = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
@@ -105,25 +107,25 @@ class Deltas:
                 changes += await self._carry(line, point)
         return changes
 
-    async def unheld(self, line: Line, point: Point) -> Unheld:
+    async def unheld(self, line: Line, point: StepRef) -> UnreadDeltas:
         """The delta channels of a step whose values it does not hold."""
         if _COUNTERS not in point.metadata:
-            return Unheld({}, {})
+            return UnreadDeltas({}, {})
         (head,) = await self._heads.describe(line, [point])
         counters = dict(self._codec.unpack(head.header.metadata).get(_COUNTERS) or {})
-        return Unheld(counters, await self.history(line, counters, point))
+        return UnreadDeltas(counters, await self.history(line, counters, point))
 
-    def given(self, line: Line, unheld: Unheld, id: str) -> list[Change]:
+    def given(self, line: Line, unheld: UnreadDeltas, id: str) -> list[Change]:
         """The changes that give the histories of channels to a step, also to one that follows another."""
-        writes: list[Write] = []
+        writes: list[PendingWriteRow] = []
         for channel, history in unheld.histories.items():
             if history.seed is not None:
-                writes.append(Write("", "", -1 - len(writes), channel, flatten(history.seed)))
+                writes.append(PendingWriteRow("", "", -1 - len(writes), channel, flatten(history.seed)))
             for task, packed in reversed(history.writes):
-                writes.append(Write("", "", len(writes), channel, self._codec.pack([task, packed])))
+                writes.append(PendingWriteRow("", "", len(writes), channel, self._codec.pack([task, packed])))
         return [Put(WRITES, write_row(line, id, write)) for write in writes]
 
-    async def _carry(self, line: Line, point: Point) -> list[Change]:
+    async def _carry(self, line: Line, point: StepRef) -> list[Change]:
         return self.given(line, await self.unheld(line, point), point.id)
 
     def _named(self, state: PackedMap) -> str | None:
@@ -131,7 +133,7 @@ class Deltas:
         kept = state.get(pack_name(KEPT))
         return None if kept is None else unpack(self._codec, kept).get(FOLLOWS)
 
-    def _take(self, todo: dict[str, History], carried: Sequence[Write]) -> None:
+    def _take(self, todo: dict[str, ChannelHistory], carried: Sequence[PendingWriteRow]) -> None:
         """What was carried over from checkpoints that are gone."""
         for write in reversed(carried):
             history = todo.get(write.channel)
@@ -143,9 +145,9 @@ class Deltas:
                     raise CorruptError("a write that was carried over is not one", where=f"channel {write.channel!r}")
                 history.writes.append((entry[0], entry[1]))
 
-    async def _walk(self, line: Line, point: Point) -> AsyncIterator[tuple[PackedMap, list[Write]]]:
+    async def _walk(self, line: Line, point: StepRef) -> AsyncIterator[tuple[PackedMap, list[PendingWriteRow]]]:
         """The states of a checkpoint and of those before it, as LangGraph was told they follow, and their writes."""
-        ahead: deque[tuple[Point, PackedMap, list[Write]]] = deque()
+        ahead: deque[tuple[StepRef, PackedMap, list[PendingWriteRow]]] = deque()
         seen: set[str] = set()
         while True:
             if not ahead:
@@ -170,7 +172,7 @@ class Deltas:
                 return
 
 
-def _collect(todo: dict[str, History], state: PackedMap, writes: Sequence[Write]) -> None:
+def _collect(todo: dict[str, ChannelHistory], state: PackedMap, writes: Sequence[PendingWriteRow]) -> None:
     """What a checkpoint tells of histories: what was written after it, and what it holds itself."""
     for write in reversed(writes):
         if write.task and write.channel in todo:

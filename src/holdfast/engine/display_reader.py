@@ -9,28 +9,28 @@ from typing import TypeVar
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.drafts import Draft, MapDraft, draft
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Origin
+from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import LoadLarge
 from holdfast.engine.model.packed_state import Packed, as_items
 from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.engine.row_format import Line
-from holdfast.engine.state_loader import Held, States
+from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError
 
 T = TypeVar("T")
 
 
-class Shown:
+class DisplayReader:
     """Reads a state as far as it is shown. Where it is at hand whole, nothing is read."""
 
-    def __init__(self, states: States, line: Line, held: Held) -> None:
+    def __init__(self, states: StateLoader, line: Line, held: LoadedState) -> None:
         self._states = states
         self._line = line
         self._held = held
         self._ws = Workspace()
         self._draft: MapDraft | None = None
 
-    async def channels(self) -> list[tuple[bytes, Origin]]:
+    async def channels(self) -> list[tuple[bytes, WrittenBy]]:
         """The channels by their packed names, and the steps that wrote them last."""
         state = await self._state()
         keys = await self._nodes(draft_reader.keys(self._ws, state)) or []
@@ -67,7 +67,7 @@ class Shown:
                 found += await self._nodes(draft_reader.items(self._ws, value, wanted[0], wanted[-1] + 1))
         return await self.whole_items(found)
 
-    async def origins(self, key: bytes) -> list[Origin]:
+    async def origins(self, key: bytes) -> list[WrittenBy]:
         """The steps that wrote the items of a list."""
         value, origin = await self._one(key)
         length = draft_reader.length(value) or 0
@@ -84,7 +84,7 @@ class Shown:
         large = await self._states.large(self._line, pointers - fresh.keys())
         return [fresh.get(item) or large[item] if item in pointers else item for item in items]
 
-    async def _one(self, key: bytes) -> tuple[Draft, Origin]:
+    async def _one(self, key: bytes) -> tuple[Draft, WrittenBy]:
         found = await self._nodes(draft_reader.one(self._ws, await self._state(), key))
         if found is None:
             raise CorruptError("a state lacks a channel that it should have", where=key.hex())

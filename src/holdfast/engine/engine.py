@@ -7,40 +7,42 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import Codec
-from holdfast.engine.context import Ground
-from holdfast.engine.lines import Lines
+from holdfast.engine.context import EngineContext
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.packed_state import unpack_state
-from holdfast.engine.pack_cache import Recent
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import States
-from holdfast.engine.step_info import Heads
+from holdfast.engine.pack_cache import PackCache
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import StateLoader
+from holdfast.engine.step_info import StepInfoReader
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
-    from holdfast.engine.copy.within_store import Copier
-    from holdfast.engine.delta_channels import Deltas
-    from holdfast.engine.entry_reader import Entries
-    from holdfast.engine.pending_writes import Writes
-    from holdfast.engine.pins_and_holds import Holds
+    from holdfast.engine.copy.within_store import LineCopier
+    from holdfast.engine.delta_channels import DeltaReader
+    from holdfast.engine.entry_reader import EntryReader
+    from holdfast.engine.pending_writes import PendingWrites
+    from holdfast.engine.pins_and_holds import PinsAndHolds
     from holdfast.engine.projection.projector import Projector
     from holdfast.engine.rewrite.rewriter import Rewriter
-    from holdfast.engine.save import Rebaser
-    from holdfast.engine.state_reader import Partial
-    from holdfast.engine.text_index.indexer import Indexer
+    from holdfast.engine.save import StepWriter
+    from holdfast.engine.state_reader import StateReader
+    from holdfast.engine.text_index.indexer import TextIndexer
 
 
 class Engine:
     """All that can be done with the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: EngineContext) -> None:
         self.ground = ground
-        self.lines = Lines(ground)
-        self.states = States(ground.backend, ground.cache, ground.max_bytes)
-        self.heads = Heads(ground)
+        self.lines = LineIndex(ground)
+        self.states = StateLoader(ground.backend, ground.cache, ground.max_bytes)
+        self.heads = StepInfoReader(ground)
         self.hooks: Any = None
-        """What is called before and after changes, once there is anything: a `holdfast.hooks.registry.Registry`."""
+        """What is called before and after changes, once there is anything: a
+        `holdfast.hooks.registry.HookRegistry`."""
         self.agents: Any = None
-        """What saves agents in the background, once there are any: a `holdfast.agents.runtime.autosave.Saver`."""
+        """What saves agents in the background, once there are any: a
+        `holdfast.agents.runtime.autosave.AutosaveWorker`."""
 
     # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
 
@@ -52,11 +54,11 @@ class Engine:
         return Projector(self.ground, self.lines, self.states)
 
     @cached_property
-    def indexer(self) -> Indexer:
+    def indexer(self) -> TextIndexer:
         """Makes the rows of the text index."""
-        from holdfast.engine.text_index.indexer import Indexer
+        from holdfast.engine.text_index.indexer import TextIndexer
 
-        return Indexer(self.ground, self.lines, self.states)
+        return TextIndexer(self.ground, self.lines, self.states)
 
     @cached_property
     def appender(self) -> Appender:
@@ -66,25 +68,25 @@ class Engine:
         return Appender(self.ground, self.lines, self.states, self.heads, self.projector, self.indexer)
 
     @cached_property
-    def rebaser(self) -> Rebaser:
+    def rebaser(self) -> StepWriter:
         """Appends steps, and revises those that are there."""
-        from holdfast.engine.save import Rebaser
+        from holdfast.engine.save import StepWriter
 
-        return Rebaser(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
+        return StepWriter(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
 
     @cached_property
-    def writes(self) -> Writes:
+    def writes(self) -> PendingWrites:
         """Keeps pending writes."""
-        from holdfast.engine.pending_writes import Writes
+        from holdfast.engine.pending_writes import PendingWrites
 
-        return Writes(self.ground, self.lines)
+        return PendingWrites(self.ground, self.lines)
 
     @cached_property
-    def holds(self) -> Holds:
+    def holds(self) -> PinsAndHolds:
         """Keeps pins and holds."""
-        from holdfast.engine.pins_and_holds import Holds
+        from holdfast.engine.pins_and_holds import PinsAndHolds
 
-        return Holds(self.ground, self.lines)
+        return PinsAndHolds(self.ground, self.lines)
 
     @cached_property
     def rewriter(self) -> Rewriter:
@@ -94,18 +96,18 @@ class Engine:
         return Rewriter(self.ground, self.lines, self.states, self.projector, self.indexer, self.deltas())
 
     @cached_property
-    def entries(self) -> Entries:
+    def entries(self) -> EntryReader:
         """Finds single entries of states."""
-        from holdfast.engine.entry_reader import Entries
+        from holdfast.engine.entry_reader import EntryReader
 
-        return Entries(self.states, self.ground.cache)
+        return EntryReader(self.states, self.ground.cache)
 
     @cached_property
-    def copier(self) -> Copier:
+    def copier(self) -> LineCopier:
         """Copies lines."""
-        from holdfast.engine.copy.within_store import Copier
+        from holdfast.engine.copy.within_store import LineCopier
 
-        return Copier(self.ground, self.lines, self.projector, self.indexer)
+        return LineCopier(self.ground, self.lines, self.projector, self.indexer)
 
     def load_writers(self) -> None:
         """Load what saving takes. Whoever may save from a signal's handler can not load it then."""
@@ -113,21 +115,21 @@ class Engine:
 
         _ = self.rebaser, self.writes
 
-    def recent(self, line: Line, codec: Codec | None = None) -> Recent:
+    def recent(self, line: Line, codec: Codec | None = None) -> PackCache:
         """What was packed and unpacked last of a line."""
-        return Recent(self.ground.cache, codec or self.ground.codec, line)
+        return PackCache(self.ground.cache, codec or self.ground.codec, line)
 
-    def deltas(self, codec: Codec | None = None) -> Deltas:
+    def deltas(self, codec: Codec | None = None) -> DeltaReader:
         """The histories of delta channels."""
-        from holdfast.engine.delta_channels import Deltas
+        from holdfast.engine.delta_channels import DeltaReader
 
-        return Deltas(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
+        return DeltaReader(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
 
-    def partial(self, line: Line, point: Point) -> Partial:
+    def partial(self, line: Line, point: StepRef) -> StateReader:
         """The state at a step, read as far as it is asked for."""
-        from holdfast.engine.state_reader import Partial
+        from holdfast.engine.state_reader import StateReader
 
-        return Partial(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
+        return StateReader(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
         """What to save to change parts of a state."""
@@ -135,6 +137,6 @@ class Engine:
 
         return change_parts(self.states, self.ground.codec, line, put, removed)
 
-    async def state(self, line: Line, point: Point) -> Mapping[str, Any]:
+    async def state(self, line: Line, point: StepRef) -> Mapping[str, Any]:
         """The state at a step, as fresh objects."""
         return unpack_state(self.ground.codec, await self.states.values(line, point))

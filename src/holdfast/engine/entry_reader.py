@@ -6,16 +6,16 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.engine.append import touch
-from holdfast.engine.cache import Cache
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model import draft_reader, node_lookup
 from holdfast.engine.model.drafts import Draft, draft
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Origin, Slot, sort_key
+from holdfast.engine.model.nodes import Slot, WrittenBy, sort_key
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.workspace import Workspace
 from holdfast.engine.row_format import Line
-from holdfast.engine.state_loader import Held, States
+from holdfast.engine.state_loader import LoadedState, StateLoader
 
 _WEIGHT = 400
 """About how many bytes of memory a remembered entry takes besides its value."""
@@ -25,12 +25,12 @@ _MAX_INDEXES = 256
 """How many decoded indexes are kept: of about 15 KB each."""
 
 
-class Entry(NamedTuple):
+class FoundEntry(NamedTuple):
     """A key, what it holds, and the step that wrote it last."""
 
     key: bytes
     value: Packed
-    origin: Origin
+    origin: WrittenBy
 
 
 class _Nothing:
@@ -49,15 +49,15 @@ class _Indexes(dict[bytes, node_lookup.Children]):
         super().__setitem__(id, children)
 
 
-class Entries:
+class EntryReader:
     """Finds entries of states."""
 
-    def __init__(self, states: States, cache: Cache) -> None:
+    def __init__(self, states: StateLoader, cache: MemoryCache) -> None:
         self._states = states
         self._cache = cache
         self._indexes = _Indexes()
 
-    async def origin(self, line: Line, held: Held, key: bytes) -> Origin | None:
+    async def origin(self, line: Line, held: LoadedState, key: bytes) -> WrittenBy | None:
         """The step that wrote a packed key last; None if the state has no such key. The value is not read."""
         change = touched(held).get(key)
         if change is not None:
@@ -65,7 +65,7 @@ class Entries:
         found = await self._stored(line, held, key)
         return None if found is None else found.origin
 
-    async def find(self, line: Line, held: Held, key: bytes) -> Entry | None:
+    async def find(self, line: Line, held: LoadedState, key: bytes) -> FoundEntry | None:
         """What a packed key holds in a state; None if it has no such key."""
         change = touched(held).get(key)
         if change is None:
@@ -78,7 +78,7 @@ class Entries:
             return await self._whole(line, held, key, operation.value, origin)
         return await self._drafted(line, held, key)
 
-    async def find_rare(self, line: Line, held: Held, key: bytes, end: bytes) -> Entry | None:
+    async def find_rare(self, line: Line, held: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:
         """The same, for a key that sorts before a place where most states have none at all: those are not searched."""
         root = held.root.child
         if root is not None and key not in touched(held):
@@ -91,7 +91,7 @@ class Entries:
                 return None
         return await self.find(line, held, key)
 
-    async def count(self, line: Line, held: Held, start: bytes) -> int:
+    async def count(self, line: Line, held: LoadedState, start: bytes) -> int:
         """How many keys a state has from a place in their order on."""
         total = await self._states.nodes(line, held, node_lookup.count(held.root, start))
         for key, (_, operation) in touched(held).items():
@@ -99,7 +99,9 @@ class Entries:
                 total += (operation is not None) - (await self._stored(line, held, key) is not None)
         return total
 
-    async def page(self, line: Line, held: Held, start: bytes, stop: bytes | None, limit: int | None) -> list[Entry]:
+    async def page(
+        self, line: Line, held: LoadedState, start: bytes, stop: bytes | None, limit: int | None
+    ) -> list[FoundEntry]:
         """Entries in order of their keys, from one place in that order to before another, at most so many."""
         keys = await self.keys(line, held, start, stop, limit)
         found = []
@@ -113,8 +115,8 @@ class Entries:
         return found
 
     async def keys(
-        self, line: Line, held: Held, start: bytes, stop: bytes | None, limit: int | None
-    ) -> dict[bytes, node_lookup.Found | None]:
+        self, line: Line, held: LoadedState, start: bytes, stop: bytes | None, limit: int | None
+    ) -> dict[bytes, node_lookup.StoredEntry | None]:
         """The same, without values but those that are at hand."""
         changed = {
             key: operation is not None
@@ -123,13 +125,13 @@ class Entries:
         }
         gone = sum(not there for there in changed.values())
 
-        def enough(found: list[node_lookup.Found]) -> bool:
+        def enough(found: list[node_lookup.StoredEntry]) -> bool:
             if stop is not None and found and sort_key(found[-1].key) >= stop:
                 return True
             return limit is not None and len(found) >= limit + gone
 
         stored = await self._states.nodes(line, held, node_lookup.entries(held.root, start, enough))
-        found: dict[bytes, node_lookup.Found | None] = {
+        found: dict[bytes, node_lookup.StoredEntry | None] = {
             each.key: each for each in stored if each.key not in changed and (stop is None or sort_key(each.key) < stop)
         }
         complete = not enough(stored) or (stop is not None and bool(stored) and sort_key(stored[-1].key) >= stop)
@@ -139,7 +141,7 @@ class Entries:
                 found[key] = None
         return {key: found[key] for key in islice(sorted(found, key=sort_key), limit)}
 
-    async def _stored(self, line: Line, held: Held, key: bytes) -> node_lookup.Found | None:
+    async def _stored(self, line: Line, held: LoadedState, key: bytes) -> node_lookup.StoredEntry | None:
         """What a key holds in the folded state."""
         if held.root.child is None:
             return None
@@ -149,21 +151,23 @@ class Entries:
             if operation is None:
                 return None
             if isinstance(operation, Set):
-                return node_lookup.Found(key, operation.value, origin)
+                return node_lookup.StoredEntry(key, operation.value, origin)
         name = ("entry", line, held.root.child.id, key)
-        known: node_lookup.Found | _Nothing | None = self._cache.get(name)
+        known: node_lookup.StoredEntry | _Nothing | None = self._cache.get(name)
         if known is None:
             known = await self._states.nodes(line, held, node_lookup.find(held.root, key, self._indexes)) or _NOTHING
-            weight = len(known.slot) if isinstance(known, node_lookup.Found) and isinstance(known.slot, bytes) else 0
+            weight = (
+                len(known.slot) if isinstance(known, node_lookup.StoredEntry) and isinstance(known.slot, bytes) else 0
+            )
             self._cache.put(name, known, weight + _WEIGHT)
-        return known if isinstance(known, node_lookup.Found) else None
+        return known if isinstance(known, node_lookup.StoredEntry) else None
 
-    async def _drafted(self, line: Line, held: Held, key: bytes) -> Entry | None:
+    async def _drafted(self, line: Line, held: LoadedState, key: bytes) -> FoundEntry | None:
         """An entry that steps since the folded state changed in part."""
         ws = Workspace()
         steps = [(origin, only) for origin, edit in held.tail if (only := _only(edit, key)) is not None]
 
-        async def drafted(load: LoadLarge) -> tuple[Draft, Origin] | None:
+        async def drafted(load: LoadLarge) -> tuple[Draft, WrittenBy] | None:
             state = await self._states.nodes(line, held, draft(ws, held.root, steps, load))
             return await self._states.nodes(line, held, draft_reader.one(ws, state, key))
 
@@ -171,19 +175,19 @@ class Entries:
         if found is None:
             return None
         packed = await self._states.nodes(line, held, draft_reader.whole(ws, found[0]))
-        return Entry(key, await self._resolved(line, packed), found[1])
+        return FoundEntry(key, await self._resolved(line, packed), found[1])
 
-    async def _whole(self, line: Line, held: Held, key: bytes, slot: Slot, origin: Origin) -> Entry:
+    async def _whole(self, line: Line, held: LoadedState, key: bytes, slot: Slot, origin: WrittenBy) -> FoundEntry:
         if isinstance(slot, bytes):
-            return Entry(key, await self._resolved(line, slot) if is_pointer(slot) else slot, origin)
+            return FoundEntry(key, await self._resolved(line, slot) if is_pointer(slot) else slot, origin)
         packed = await self._states.nodes(line, held, draft_reader.whole(Workspace(), slot))
-        return Entry(key, await self._resolved(line, packed), origin)
+        return FoundEntry(key, await self._resolved(line, packed), origin)
 
     async def _resolved(self, line: Line, packed: Packed) -> Packed:
         return (await self._states.resolved(line, {b"": packed}))[b""]
 
 
-def touched(held: Held) -> dict[bytes, tuple[Origin, Operation | None]]:
+def touched(held: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:
     """The keys that were put or removed since the folded state."""
     found = held.touched
     if found is None:

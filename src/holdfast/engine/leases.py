@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.tables import REFS
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
 
@@ -22,7 +22,7 @@ class Lease:
     no harm.
     """
 
-    def __init__(self, ground: Ground, line: Line, what: str, life: float | None = None) -> None:
+    def __init__(self, ground: EngineContext, line: Line, what: str, life: float | None = None) -> None:
         """A lease of a line; of what belongs to none, where the line's name is empty. All who want it agree on `life`,
         how many seconds it holds without a sign of life."""
         self._ground = ground

@@ -8,12 +8,12 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import BRANCHES, LINES, REFS, SPACES, STEPS, Key, Scalar
-from holdfast.engine.branch_graph import Layout, Place
-from holdfast.engine.context import Ground
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Key, Scalar
+from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.context import EngineContext
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.protection import unheld
-from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, info_row
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Root:
 
 ROOT = Root()
 
-At: TypeAlias = str | Place | OnBranch | Root | None
+At: TypeAlias = str | Position | OnBranch | Root | None
 """Names a step: None the latest, a string the one with that id, its place, or the head of a branch; `ROOT` is before
 all of them."""
 
@@ -57,19 +57,19 @@ _FEW_NAMES = 16
 """How many at first, where most of them will not start with the prefix."""
 
 
-class Memo(NamedTuple):
+class LineTip(NamedTuple):
     """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
 
     It is `sole` if the thread has no branches, and that step is its last one and the latest. A new branch changes the
     line's version; so as long as the version is the same and the place after the step is free, this holds.
     """
 
-    info: Info
-    point: Point | None
+    info: LineInfo
+    point: StepRef | None
     sole: bool
 
 
-class Summary(NamedTuple):
+class LineSummary(NamedTuple):
     """A line at a glance."""
 
     line: Line
@@ -78,13 +78,13 @@ class Summary(NamedTuple):
     steps: int
     branches: int
     size: int
-    latest: Point | None
+    latest: StepRef | None
 
 
-class Lines:
+class LineIndex:
     """Finds lines, steps and branches in a store."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: EngineContext) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._can_index = ground.backend.capabilities.words
@@ -93,17 +93,17 @@ class Lines:
 
     # Lines ----------------------------------------------------------------------------------------------------
 
-    async def memo(self, line: Line) -> Memo | None:
+    async def memo(self, line: Line) -> LineTip | None:
         """What is remembered of a line, or else what the store says; None if there is no such line."""
         known = self.known(line)
         return await self.look(line) if known is None else known
 
-    def known(self, line: Line) -> Memo | None:
+    def known(self, line: Line) -> LineTip | None:
         """What is remembered of a line."""
-        memo: Memo | None = self._ground.cache.get(("line", line))
+        memo: LineTip | None = self._ground.cache.get(("line", line))
         return memo
 
-    async def look(self, line: Line) -> Memo | None:
+    async def look(self, line: Line) -> LineTip | None:
         """What the store says of a line."""
         queries = [
             Get(LINES, [tuple(line)]),
@@ -119,21 +119,21 @@ class Lines:
         if not lines:
             self._ground.cache.drop(("line", line))
             return None
-        latest = Point.of(newest[0]) if newest else None
-        memo = Memo(
+        latest = StepRef.of(newest[0]) if newest else None
+        memo = LineTip(
             info_of(lines[0]), latest, not branches and [row.key for row in newest] == [row.key for row in head]
         )
         self.remember(line, memo)
         return memo
 
-    async def fresh(self, line: Line) -> Memo | None:
+    async def fresh(self, line: Line) -> LineTip | None:
         """The same, for a line without branches: where it is remembered, only asks whether anything has come since."""
         known = self.known(line)
         if known is not None and known.sole and known.point is not None:
             point = known.point
             since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
             (rows,) = await self._backend.read([since])
-            if len(rows) == 1 and Point.of(rows[0]) == point:  # the very same: neither followed nor rewritten
+            if len(rows) == 1 and StepRef.of(rows[0]) == point:  # the very same: neither followed nor rewritten
                 return known
         return await self.look(line)
 
@@ -142,18 +142,18 @@ class Lines:
         if there is not (tenant in self.indexed):
             self.indexed = self.indexed | {tenant} if there else self.indexed - {tenant}
 
-    async def info(self, line: Line) -> Info:
+    async def info(self, line: Line) -> LineInfo:
         """What the store says of a line that must be there."""
         memo = await self.look(line)
         if memo is None:
             raise no_line(line)
         return memo.info
 
-    def remember(self, line: Line, memo: Memo) -> None:
+    def remember(self, line: Line, memo: LineTip) -> None:
         """Keep in mind how a line is. Every change of the line is made on condition that it still is."""
         self._ground.cache.put(("line", line), memo, _POINT_WEIGHT)
 
-    def appended(self, line: Line, info: Info, point: Point, parent: Point | None) -> None:
+    def appended(self, line: Line, info: LineInfo, point: StepRef, parent: StepRef | None) -> None:
         """Keep in mind that a step was just appended."""
         known = self.known(line)
         if known is None:
@@ -161,28 +161,28 @@ class Lines:
         else:
             last = known.point
             sole = known.sole and known.info == info and last == parent and (last is None or last.id < point.id)
-        self.remember(line, Memo(info, point, sole))
+        self.remember(line, LineTip(info, point, sole))
 
-    def new_info(self) -> Info:
+    def new_info(self) -> LineInfo:
         """For a line that is about to be made. The version tells it from others that had its name."""
-        return Info(self._ground.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
+        return LineInfo(self._ground.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
 
-    def unchanged(self, line: Line, info: Info) -> Change:
+    def unchanged(self, line: Line, info: LineInfo) -> Change:
         """The condition that a line is as it was."""
         return Expect(LINES, tuple(line), tuple(info))
 
-    def there(self, line: Line, point: Point) -> Change:
+    def there(self, line: Line, point: StepRef) -> Change:
         """The condition that a step is there."""
         return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
 
-    def renewed(self, line: Line, info: Info) -> list[Change]:
+    def renewed(self, line: Line, info: LineInfo) -> list[Change]:
         """The same, and a new version: what writers remember of the line is out of date."""
         fresh = info._replace(version=info.version + 1)
         return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
 
     async def delete(self, *lines: Line) -> bool:
         """Remove lines and all that belongs to them. False if there were none. `DeniedError` if one is held."""
-        gone = [Delete(space, tuple(line)) for line in lines for space in SPACES]
+        gone = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
             conditions = await unheld(self._backend, lines)
             if await self._backend.apply([*conditions, *gone]) is None:
@@ -201,7 +201,7 @@ class Lines:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
 
-    async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
+    async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Threads by name: those that start with a prefix, those after a name."""
         start = max(prefix, after + "\0" if after else "")
         # What is no thread is passed over, however much there is of it.
@@ -212,12 +212,12 @@ class Lines:
         found = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
         return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in found])
 
-    async def summary(self, line: Line) -> Summary:
+    async def summary(self, line: Line) -> LineSummary:
         """A line at a glance."""
         (summary,) = await self._summaries([(line, await self.info(line))])
         return summary
 
-    async def _summaries(self, lines: Sequence[tuple[Line, Info]]) -> list[Summary]:
+    async def _summaries(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
         """Lines at a glance, in two reads however many they are."""
         first: list[Query] = []
         for line, _ in lines:
@@ -232,30 +232,30 @@ class Lines:
         heads = iter(await self._backend.read(second))
         summaries = []
         for (line, info), latest, main, numbers in zip(lines, found[::3], found[1::3], branches, strict=True):
-            points = [Point.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
+            points = [StepRef.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
             summaries.append(
-                Summary(
+                LineSummary(
                     line,
                     info.created,
                     max((point.time for point in points), default=info.created),
                     sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
-                    Point.of(latest[0]) if latest else None,
+                    StepRef.of(latest[0]) if latest else None,
                 )
             )
         return summaries
 
     # Steps ----------------------------------------------------------------------------------------------------
 
-    async def find(self, line: Line, at: At) -> Point:
+    async def find(self, line: Line, at: At) -> StepRef:
         """The step that is named; `NotFoundError` if there is none."""
-        return Point.of(await self.find_row(line, at, bodies=False))
+        return StepRef.of(await self.find_row(line, at, bodies=False))
 
-    async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[Point, list[list[Row]]]:
+    async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[StepRef, list[list[Row]]]:
         """The same, and what some queries found at that moment: one round trip less."""
         row, found = await self._found(line, at, False, more)
-        return Point.of(row), found
+        return StepRef.of(row), found
 
     async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
         """The same, as its row."""
@@ -266,7 +266,7 @@ class Lines:
             raise NotFoundError("the start of a thread is no checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, await self.branch(line, at.name))
-            at = Place(head.branch, head.seq)
+            at = Position(head.branch, head.seq)
         queries = [self._query(line, at, bodies), *more]
         rows, *found = await self._backend.read(queries)
         if not rows:
@@ -275,11 +275,11 @@ class Lines:
             rows, *found = await self._backend.read(queries)
         if not rows:
             raise await self._not_there(line, at)
-        if Point.of(rows[0]).pruned:
+        if StepRef.of(rows[0]).pruned:
             raise pruned(line)
         return rows[0], found
 
-    async def reading(self, line: Line, point: Point, read: Callable[[Point], Awaitable[T]]) -> T:
+    async def reading(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
         """What is read of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
         while True:
             try:
@@ -290,10 +290,10 @@ class Lines:
                     raise
                 point = now  # the line was rewritten
 
-    async def newest(self, line: Line) -> Point | None:
+    async def newest(self, line: Line) -> StepRef | None:
         """The latest step, if the line has one."""
         (rows,) = await self._backend.read([self._latest_query(line)])
-        return Point.of(rows[0]) if rows else None
+        return StepRef.of(rows[0]) if rows else None
 
     async def existing(self, line: Line, id: str, parent: At) -> Row | None:
         """The step that has an id already.
@@ -318,7 +318,7 @@ class Lines:
             scan = Scan(STEPS, tuple(line), stop=(before,) if before else (), reverse=True, limit=page, by="id")
             (found,) = await self._backend.read([scan])
             for row in found:
-                id = Point.of(row).id
+                id = StepRef.of(row).id
                 if id not in ("", seen):
                     rows.append(row)
                 seen = before = id
@@ -326,7 +326,7 @@ class Lines:
                 break
         return rows if limit is None else rows[:limit]
 
-    async def pages(self, wanted: Sequence[tuple[Line, str]], limit: int) -> list[list[Point]]:
+    async def pages(self, wanted: Sequence[tuple[Line, str]], limit: int) -> list[list[StepRef]]:
         """For each of some lines, its steps before an id (all, if that is empty), the latest first, up to a limit.
 
         Each in its last revision. There are no more only if there are none.
@@ -339,50 +339,50 @@ class Lines:
         )
         pages = []
         for rows in found:
-            latest: dict[str, Point] = {}
+            latest: dict[str, StepRef] = {}
             for row in rows:
-                point = Point.of(row)
+                point = StepRef.of(row)
                 if not point.pruned:
                     latest.setdefault(point.id, point)
             pages.append(list(latest.values()))
         return pages
 
-    async def run_up(self, line: Line, last: Point, limit: int) -> list[Point]:
+    async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
         """A step and those before it on its branch, the last first, up to a limit or the first that was pruned."""
         start = max(0, last.seq + 1 - limit)
         scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
         (rows,) = await self._backend.read([scan])
-        return list(takewhile(lambda point: not point.pruned, map(Point.of, rows)))
+        return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
-    async def last_kept(self, line: Line, end: Place) -> Point | None:
+    async def last_kept(self, line: Line, end: Position) -> StepRef | None:
         """The last step of a branch, up to a place, that was not pruned."""
         last = end.seq
         while last >= 0:
             start = max(0, last + 1 - _NAMES)
             scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False)
             (rows,) = await self._backend.read([scan])
-            for point in map(Point.of, rows):
+            for point in map(StepRef.of, rows):
                 if not point.pruned:
                     return point
             last = start - 1
         return None
 
-    async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, Point]]:
+    async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, StepRef]]:
         """All the steps of all lines."""
         start: tuple[Scalar, ...] = ()
         while True:
             (rows,) = await self._backend.read([Scan(STEPS, (tenant,), start=start, limit=_NAMES, bodies=False)])
             for row in rows[bool(start) :]:  # a page starts with the row that the one before it ended with
-                yield Line(tenant, str(row.key[1])), Point.of(row)
+                yield Line(tenant, str(row.key[1])), StepRef.of(row)
             if len(rows) < _NAMES:
                 return
             start = rows[-1].key[1:]
 
-    async def at_time(self, line: Line, time: int) -> Point:
+    async def at_time(self, line: Line, time: int) -> StepRef:
         """The step that was saved last by a time (nanoseconds since 1970)."""
         numbers = [0, *(branch.branch for branch in await self.branches(line))]
         heads = await self._backend.read([self._head_query(line, number) for number in numbers])
-        found = await self.last_before(line, [Place(*Point.of(row)[:2]) for rows in heads for row in rows], time)
+        found = await self.last_before(line, [Position(*StepRef.of(row)[:2]) for rows in heads for row in rows], time)
         if not found:
             raise NotFoundError("the thread has no checkpoint of that time or before", where=f"thread {line}")
         last = max(found, key=lambda point: (point.time, point.id, point.revision))
@@ -390,12 +390,12 @@ class Lines:
             raise pruned(line)
         return last
 
-    async def last_before(self, line: Line, ends: Sequence[Place], time: int) -> list[Point]:
+    async def last_before(self, line: Line, ends: Sequence[Position], time: int) -> list[StepRef]:
         """Of some branches, each up to a place, the last step that is not after a time, where there is one.
 
         Times do not decrease along a branch. All of them are searched together: the reads are as many as for one.
         """
-        best: dict[int, Point] = {}
+        best: dict[int, StepRef] = {}
         todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # from, to, and where to look
         while todo:
             rows = await self._backend.read(
@@ -405,7 +405,7 @@ class Lines:
                 low, high, at = todo.pop(branch)
                 if not found:
                     raise no_line(line)  # deleted meanwhile
-                point = Point.of(found[0])
+                point = StepRef.of(found[0])
                 if point.time <= time:
                     low, best[branch] = at + 1, point
                 else:
@@ -414,7 +414,7 @@ class Lines:
                     todo[branch] = (low, high, (low + high) // 2)
         return [best[end.branch] for end in ends if end.branch in best]
 
-    def _query(self, line: Line, at: str | Place | None, bodies: bool = True) -> Query:
+    def _query(self, line: Line, at: str | Position | None, bodies: bool = True) -> Query:
         if at is None:
             return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies)
         if isinstance(at, str):
@@ -427,7 +427,7 @@ class Lines:
     def _head_query(self, line: Line, branch: int) -> Scan:
         return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
-    async def _not_there(self, line: Line, at: str | Place | None) -> NotFoundError:
+    async def _not_there(self, line: Line, at: str | Position | None) -> NotFoundError:
         if at is None or await self.look(line) is None:
             return no_line(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
@@ -447,7 +447,7 @@ class Lines:
         if not branch.base_length:
             return None
         (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
-        return Point.of(rows[0]).id or None if rows else None
+        return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:
         """The number of the branch with a name. The first one is main, unless a new revision took the name over."""
@@ -458,15 +458,15 @@ class Lines:
             return 0
         raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
-    async def layout(self, line: Line) -> Layout:
+    async def layout(self, line: Line) -> BranchGraph:
         """How the branches hang together."""
-        return Layout(await self.branches(line))
+        return BranchGraph(await self.branches(line))
 
-    async def head(self, line: Line, branch: int) -> Point:
+    async def head(self, line: Line, branch: int) -> StepRef:
         """The last step of a branch; while it has none of its own, the step that it starts from."""
         head, rows = await self._backend.read([self._head_query(line, branch), Get(BRANCHES, [(*line, branch)])])
         if head:
-            return Point.of(head[0])
+            return StepRef.of(head[0])
         if not rows:
             raise (
                 no_line(line)
@@ -474,7 +474,7 @@ class Lines:
                 else NotFoundError(f"the thread has no branch {branch}", where=f"thread {line}")
             )
         base = Branch.of(rows[0])
-        return await self.find(line, Place(base.base_branch, base.base_length - 1))
+        return await self.find(line, Position(base.base_branch, base.base_length - 1))
 
     async def free_branch(self, line: Line) -> int:
         """A number that no branch has yet."""
@@ -490,11 +490,11 @@ class Lines:
             )
         return others
 
-    async def fork(self, line: Line, at: Point, name: str) -> Branch:
+    async def fork(self, line: Line, at: StepRef, name: str) -> Branch:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
             info = await self.info(line)
-            now = await self.find(line, Place(at.branch, at.seq))
+            now = await self.find(line, Position(at.branch, at.seq))
             if now.hash != at.hash:
                 raise no_line(line)
             at = now

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.codec import Codec, Made, Seen
-from holdfast.engine.cache import Cache
+from holdfast.codec import Codec, MessageParts, PackedMessages
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model.packed_state import LONG_TEXT, Packed, PackedMap, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import Line
 
@@ -22,10 +22,10 @@ _MESSAGE = 1000
 """About how many bytes a message takes besides its text."""
 
 
-class Recent:
+class PackCache:
     """Remembers what was packed and unpacked last of one line."""
 
-    def __init__(self, cache: Cache, codec: Codec, line: Line) -> None:
+    def __init__(self, cache: MemoryCache, codec: Codec, line: Line) -> None:
         self._cache = cache
         self._codec = codec
         self._line = line
@@ -47,7 +47,7 @@ class Recent:
         """A list's items, packed."""
         if len(values) < _SHORT:
             return self._codec.pack_items(values)
-        seen: Seen | None = self._cache.get(("seen", self._line, key))
+        seen: PackedMessages | None = self._cache.get(("seen", self._line, key))
         packed, now = self._codec.pack_again(values.copy(), seen)
         if now is not seen:
             self._keep("seen", key, now)
@@ -65,7 +65,7 @@ class Recent:
     def _unpacked(self, key: bytes, packed: Packed) -> Any:
         """A long list or string; None if it is something else, or was not unpacked before."""
         if isinstance(packed, list):
-            made: Made | None = self._cache.get(("made", self._line, key))
+            made: MessageParts | None = self._cache.get(("made", self._line, key))
             values, now, seen = self._codec.unpack_again(packed, made)
             if now is not made:
                 self._keep("made", key, now)
@@ -74,7 +74,7 @@ class Recent:
         known: tuple[str, bytes] | None = self._cache.get(("text", self._line, key))
         return known[0] if known is not None and known[1] is packed else None
 
-    def _keep(self, what: str, key: bytes, found: Seen | Made | None) -> None:
+    def _keep(self, what: str, key: bytes, found: PackedMessages | MessageParts | None) -> None:
         if found is None:
             self._cache.drop((what, self._line, key))
         else:

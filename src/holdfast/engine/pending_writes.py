@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, WRITES
-from holdfast.engine.context import Ground
-from holdfast.engine.lines import Lines
+from holdfast.engine.context import EngineContext
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import Line, info_row, open_write, write_body
 
 
-class Write(NamedTuple):
+class PendingWriteRow(NamedTuple):
     """A value that a task wrote to a channel, packed. A negative place is for marks that replace each other."""
 
     path: str
@@ -22,14 +22,14 @@ class Write(NamedTuple):
     packed: bytes
 
 
-class Writes:
+class PendingWrites:
     """Keeps pending writes by the id of the step that they follow, which may not be there yet."""
 
-    def __init__(self, ground: Ground, lines: Lines) -> None:
+    def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
         self._ground = ground
         self._lines = lines
 
-    async def put(self, line: Line, step: str, writes: Sequence[Write]) -> None:
+    async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
         """Store writes. One that is there already stays as it is, unless its place is negative."""
         rows: list[Change] = []
         for write in writes:
@@ -45,11 +45,11 @@ class Writes:
                 return
             await self._lines.look(line)
 
-    async def of(self, line: Line, step: str) -> list[Write]:
+    async def of(self, line: Line, step: str) -> list[PendingWriteRow]:
         """The writes that follow a step, by path, task and place."""
         return (await self.of_many(line, [step]))[0]
 
-    async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[Write]]:
+    async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
         """The same for several steps."""
         found = await self._ground.backend.read([self.query(line, step) for step in steps])
         return [self.opened(line, step, rows) for step, rows in zip(steps, found, strict=True)]
@@ -58,18 +58,18 @@ class Writes:
         """What finds the writes that follow a step."""
         return Scan(WRITES, (*line, step))
 
-    def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[Write]:
+    def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[PendingWriteRow]:
         """The writes in the rows that were found, by path, task and place."""
         return sorted(self._open(line, step, row) for row in rows)
 
-    def _open(self, line: Line, step: str, row: Row) -> Write:
+    def _open(self, line: Line, step: str, row: Row) -> PendingWriteRow:
         _, _, _, task, place = row.key
         path, channel = map(str, row.columns)
         packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
-        return Write(path, str(task), int(place), channel, packed)
+        return PendingWriteRow(path, str(task), int(place), channel, packed)
 
 
-def write_row(line: Line, step: str, write: Write) -> Row:
+def write_row(line: Line, step: str, write: PendingWriteRow) -> Row:
     """The row that keeps a write."""
     body = write_body(line, step, write.channel, write.packed)
     return Row((*line, step, write.task, write.place), (write.path, write.channel), body)

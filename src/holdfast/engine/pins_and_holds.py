@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.backends.interface import Delete, Put, Row, Scan
 from holdfast.backends.tables import REFS
-from holdfast.engine.context import Ground
-from holdfast.engine.lines import Lines
+from holdfast.engine.context import EngineContext
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.protection import HOLD, PIN, Hold, Pin
 from holdfast.engine.row_format import Line
 
@@ -17,10 +17,10 @@ _LINES = 256
 """How many lines are asked about at a time."""
 
 
-class Holds:
+class PinsAndHolds:
     """Sets pins and holds, and tells of them."""
 
-    def __init__(self, ground: Ground, lines: Lines) -> None:
+    def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines

@@ -11,13 +11,13 @@ from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.tables import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Table
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.engine.model.large_pointers import PIECE, Pointer, join, parse_pointer, split
+from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
+from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
-from holdfast.engine.model.steps import Parent, Step
+from holdfast.engine.model.steps import Step, StepParent
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
 
 
@@ -53,7 +53,7 @@ MERGE, PRUNED = "merge", "pruned"
 """The kinds of a step that has several parents, and of what is left of one that was pruned."""
 
 
-class Info(NamedTuple):
+class LineInfo(NamedTuple):
     """What is kept of a line besides its steps."""
 
     created: int
@@ -62,7 +62,7 @@ class Info(NamedTuple):
     pruned: int = 0
 
 
-class Point(NamedTuple):
+class StepRef(NamedTuple):
     """A step as its row shows it, without opening it."""
 
     branch: int
@@ -78,7 +78,7 @@ class Point(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, row: Row) -> Point:
+    def of(cls, row: Row) -> StepRef:
         """The point that a row of `steps` shows."""
         return cls(*row.key[2:], *row.columns)  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ class Point(NamedTuple):
         """Whether this only stands where a step was."""
         return not self.id
 
-    def stub(self, merged: Sequence[Parent] = ()) -> Point:
+    def stub(self, merged: Sequence[StepParent] = ()) -> StepRef:
         """What stands for the step once it is pruned: that there was one, when, its hash, and what it merged."""
         kept = self.metadata if self.pruned else ""
         if merged:
@@ -99,13 +99,13 @@ class Point(NamedTuple):
         return self._replace(id="", revision=0, kind=PRUNED, metadata=kept, tail=0, size=0)
 
     @property
-    def merged(self) -> tuple[Parent, ...]:
+    def merged(self) -> tuple[StepParent, ...]:
         """Of a stub, the further parents of the merge that it stands for; none, if it stands for no merge."""
         if not self.pruned or not self.metadata:
             return ()
         try:
             parents = decode_json(self.metadata, type=list[tuple[int, int, str]])
-            return tuple(Parent(branch, seq, bytes.fromhex(commit)) for branch, seq, commit in parents)
+            return tuple(StepParent(branch, seq, bytes.fromhex(commit)) for branch, seq, commit in parents)
         except (MsgspecError, ValueError):
             what = f"what a pruned merge is said to have merged cannot be read: {self.metadata[:80]!r}"
             raise CorruptError(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
@@ -130,12 +130,12 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
-def info_of(row: Row) -> Info:
+def info_of(row: Row) -> LineInfo:
     """What a row of `lines` says."""
-    return Info(*row.columns)  # type: ignore[arg-type]
+    return LineInfo(*row.columns)  # type: ignore[arg-type]
 
 
-def info_row(line: Line, info: Info) -> Row:
+def info_row(line: Line, info: LineInfo) -> Row:
     """The row of `lines` that says it."""
     return Row(tuple(line), tuple(info))
 
@@ -156,13 +156,15 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
             where=f"thread {line}",
             hint="Save it in several steps, or raise Limits.max_bytes",
         )
-    return wrap(content, Context(*line, "step", step.commit), schema=step.header.schema, compression=_plain(content))
+    return wrap(
+        content, RecordContext(*line, "step", step.commit), schema=step.header.schema, compression=_plain(content)
+    )
 
 
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     """The step in a row, which must be the one that the row says it is."""
-    point = Point.of(row)
-    record = unwrap(row.body, Context(*line, "step", point.hash), max_bytes=max_bytes)
+    point = StepRef.of(row)
+    record = unwrap(row.body, RecordContext(*line, "step", point.hash), max_bytes=max_bytes)
     step = Step.decode(record.content)
     header = step.header
     if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
@@ -180,7 +182,7 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
         return encode_json(codec.to_plain(metadata)).decode()
 
 
-def where(line: Line, point: Point) -> str:
+def where(line: Line, point: StepRef) -> str:
     """Names a step in an error message."""
     return f"checkpoint {point.id} (branch {point.branch}, number {point.seq}) of thread {line}"
 
@@ -193,24 +195,24 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 
 def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
     """The row of `folds` for the state at a step."""
-    body = wrap(encode_root(root), Context(*line, "fold", commit))
+    body = wrap(encode_root(root), RecordContext(*line, "fold", commit))
     return Row((*line, *place), (form, commit), body)
 
 
 def open_fold(line: Line, row: Row, commit: bytes) -> MapRoot:
     """The root of the state at a step with this commit hash."""
-    return decode_root(unwrap(row.body, Context(*line, "fold", commit)).content)
+    return decode_root(unwrap(row.body, RecordContext(*line, "fold", commit)).content)
 
 
 def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
     """The row of `nodes` for a node."""
-    return Row((*line, form, id), (), wrap(node, Context(*line, "node", id)))
+    return Row((*line, form, id), (), wrap(node, RecordContext(*line, "node", id)))
 
 
 def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
     """A node's id and its bytes."""
     id = _bytes(row.key[3])
-    return id, unwrap(row.body, Context(*line, "node", id)).content
+    return id, unwrap(row.body, RecordContext(*line, "node", id)).content
 
 
 def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
@@ -220,35 +222,35 @@ def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
         Row(
             (*line, digest, number),
             (),
-            wrap(piece, Context(*line, "object", digest + number.to_bytes(4, "big")), codec=Content.RAW),
+            wrap(piece, RecordContext(*line, "object", digest + number.to_bytes(4, "big")), codec=BodyKind.RAW),
         )
         for number, piece in enumerate(split(value))
     ]
 
 
-def object_keys(line: Line, pointer: Pointer) -> list[Key]:
+def object_keys(line: Line, pointer: LargePointer) -> list[Key]:
     """The keys of the pieces of a large value."""
     return [(*line, pointer.digest, number) for number in range(pointer.pieces)]
 
 
-def open_object(line: Line, pointer: Pointer, rows: list[Row]) -> bytes:
+def open_object(line: Line, pointer: LargePointer, rows: list[Row]) -> bytes:
     """A large value from the rows of its pieces."""
     pieces = {}
     for row in rows:
         number = row.key[3]
         name = pointer.digest + int(number).to_bytes(4, "big")
-        pieces[number] = unwrap(row.body, Context(*line, "object", name), max_bytes=PIECE).content
+        pieces[number] = unwrap(row.body, RecordContext(*line, "object", name), max_bytes=PIECE).content
     return join(pointer, [pieces[number] for number in sorted(pieces)])
 
 
 def write_body(line: Line, step: str, channel: str, packed: bytes) -> bytes:
     """A pending write's value in its envelope."""
-    return wrap(packed, Context(*line, "write", _write_name(step, channel)))
+    return wrap(packed, RecordContext(*line, "write", _write_name(step, channel)))
 
 
 def open_write(line: Line, step: str, channel: str, body: bytes, max_bytes: int) -> bytes:
     """The packed value of a pending write."""
-    return unwrap(body, Context(*line, "write", _write_name(step, channel)), max_bytes=max_bytes).content
+    return unwrap(body, RecordContext(*line, "write", _write_name(step, channel)), max_bytes=max_bytes).content
 
 
 def _write_name(step: str, channel: str) -> bytes:
@@ -257,12 +259,12 @@ def _write_name(step: str, channel: str) -> bytes:
 
 def event_body(line: Line, id: str, number: int, packed: bytes) -> bytes:
     """An event's details in their envelope."""
-    return wrap(packed, Context(*line, "event", f"{number} {id}".encode()), compression=_plain(packed))
+    return wrap(packed, RecordContext(*line, "event", f"{number} {id}".encode()), compression=_plain(packed))
 
 
 def open_event(line: Line, id: str, number: int, body: bytes, max_bytes: int) -> bytes:
     """The packed details of an event."""
-    return unwrap(body, Context(*line, "event", f"{number} {id}".encode()), max_bytes=max_bytes).content
+    return unwrap(body, RecordContext(*line, "event", f"{number} {id}".encode()), max_bytes=max_bytes).content
 
 
 def _plain(content: bytes) -> Compression | None:
@@ -273,12 +275,12 @@ _ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS, EVENTS)
 """Spaces whose bodies are in envelopes."""
 
 
-def is_sound(space: Space, row: Row) -> bool:
+def is_sound(space: Table, row: Row) -> bool:
     """Whether a row holds what was written into it."""
     if not row.body or space not in _ENVELOPED:
         return True
     try:
-        unwrap(row.body, Context(str(row.key[0]), str(row.key[1]), *context_of(space, row)))
+        unwrap(row.body, RecordContext(str(row.key[0]), str(row.key[1]), *context_of(space, row)))
     except CorruptError:
         return False
     except HoldfastError:
@@ -286,7 +288,7 @@ def is_sound(space: Space, row: Row) -> bool:
     return True
 
 
-def context_of(space: Space, row: Row) -> tuple[str, bytes]:
+def context_of(space: Table, row: Row) -> tuple[str, bytes]:
     """The kind and the name of what is in a row's envelope."""
     if space is WRITES:
         return "write", _write_name(str(row.key[2]), str(row.columns[1]))
@@ -298,7 +300,7 @@ def context_of(space: Space, row: Row) -> tuple[str, bytes]:
         return "job", str(row.key[2]).encode()
     if space is EVENTS:
         return "event", f"{int(row.key[3])} {row.key[2]!s}".encode()
-    return ("step", Point.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
+    return ("step", StepRef.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
 
 
 def _bytes(part: Scalar) -> bytes:

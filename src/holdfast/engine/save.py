@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
-from holdfast.engine.branch_graph import Place
-from holdfast.engine.context import Ground
-from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Root
+from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdTaken, PreparedStep
+from holdfast.engine.branch_graph import Position
+from holdfast.engine.context import EngineContext
+from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.operations import EditMap
@@ -24,35 +24,37 @@ from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector
-from holdfast.engine.projection.rows import Made
-from holdfast.engine.row_format import Branch, Info, Line, Point, info_row, open_step
-from holdfast.engine.state_loader import Held, States
-from holdfast.engine.step_info import Head, Heads
-from holdfast.engine.text_index.indexer import Indexer
+from holdfast.engine.projection.rows import ProjectedStep
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row, open_step
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.step_info import StepInfo, StepInfoReader
+from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
-Around: TypeAlias = Callable[[Callable[..., Awaitable[list[Head]]], Sequence[Saving]], Awaitable[list[Head]]]
+Around: TypeAlias = Callable[
+    [Callable[..., Awaitable[list[StepInfo]]], Sequence[AppendRequest]], Awaitable[list[StepInfo]]
+]
 """Given what saves, and what is to be saved, has it saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    point: Point
+    point: StepRef
     step: Step
 
 
-class Rebaser:
+class StepWriter:
     """Makes new revisions of steps."""
 
     def __init__(
         self,
-        ground: Ground,
-        lines: Lines,
-        states: States,
-        heads: Heads,
+        ground: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
+        heads: StepInfoReader,
         appender: Appender,
         projector: Projector,
-        indexer: Indexer,
+        indexer: TextIndexer,
     ) -> None:
         self._ground = ground
         self._lines = lines
@@ -64,11 +66,11 @@ class Rebaser:
         self.around: Around | None = None
         """Stands around all saving, where somebody wants to know of it, or to change it: hooks do."""
 
-    async def save(self, *savings: Saving) -> list[Head]:
+    async def save(self, *savings: AppendRequest) -> list[StepInfo]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
         return await (self._save(*savings) if self.around is None else self.around(self._save, savings))
 
-    async def _save(self, *savings: Saving) -> list[Head]:
+    async def _save(self, *savings: AppendRequest) -> list[StepInfo]:
         named = [(saving.line, saving.id) for saving in savings if saving.id]
         if len(set(named)) < len(named):
             raise InvalidError(
@@ -88,7 +90,7 @@ class Rebaser:
                     continue
             if len(savings) > 1:
                 raise ConflictError(
-                    f"checkpoint {Point.of(taken).id} is there already, and cannot be saved again together with others",
+                    f"checkpoint {StepRef.of(taken).id} exists already, and cannot be saved again together with others",
                     where=f"thread {Line(*map(str, taken.key[:2]))}",
                     hint="Save it alone, or under another id",
                 )
@@ -109,7 +111,7 @@ class Rebaser:
             if again is not None:
                 return [again]
 
-    async def _save_again(self, saving: Saving, old: _Old) -> Head | None:
+    async def _save_again(self, saving: AppendRequest, old: _Old) -> StepInfo | None:
         """The step that now has the id; None if the line changed meanwhile."""
         line, header = saving.line, old.step.header
         if header.parents[1:]:
@@ -131,7 +133,7 @@ class Rebaser:
         saving = replace(saving, time=saving.time or old.point.time, riders=lambda _: riders)
         number = moving.new_branch()
         first = await self._appender.prepare(
-            saving, fresh, parent, held, (), Place(number, 0), new_branch=True, revision=old.point.revision + 1
+            saving, fresh, parent, held, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
         )
         moving.done.append(first)
         moving.take_over_name(old.point.branch, first)
@@ -153,14 +155,14 @@ class Rebaser:
             self._projector.remember(rows)
         return first.head
 
-    async def _parent(self, line: Line, old: _Old) -> Point | None:
+    async def _parent(self, line: Line, old: _Old) -> StepRef | None:
         """The step that another one follows, unless that was pruned."""
         if not old.step.header.parents:
             return None
         (rows,) = await self._ground.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
-        return None if not rows or Point.of(rows[0]).pruned else Point.of(rows[0])
+        return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
-    async def _check_parent(self, saving: Saving, old: _Old) -> None:
+    async def _check_parent(self, saving: AppendRequest, old: _Old) -> None:
         if saving.parent is None:
             return
         if isinstance(saving.parent, OnBranch):
@@ -182,19 +184,19 @@ class Rebaser:
                 hint="Save under another id, or name the parent that it has",
             )
 
-    async def _is_same(self, saving: Saving, old: _Old) -> bool:
+    async def _is_same(self, saving: AppendRequest, old: _Old) -> bool:
         header = old.step.header
         if (header.metadata, header.kind, header.stamp) != (saving.metadata, saving.kind, saving.stamp):
             return False
         state = saving.state
         if not isinstance(state, dict):
-            parent = await self._lines.find(saving.line, Place(*header.parents[0][:2])) if header.parents else None
+            parent = await self._lines.find(saving.line, Position(*header.parents[0][:2])) if header.parents else None
             held = None if parent is None else await self._states.hold(saving.line, parent)
             edit, _ = set_aside(await state(parent, held))
             return edit == old.step.edit
         return diff_maps(await self._states.packed(saving.line, old.point), state) == EditMap()
 
-    async def _move_children(self, moving: _Moving, old: _Old, new: Prepared) -> None:
+    async def _move_children(self, moving: _Moving, old: _Old, new: PreparedStep) -> None:
         """Set all that followed the old step upon the new one."""
         todo = [(old, new)]
         while todo:
@@ -202,7 +204,7 @@ class Rebaser:
             changed = before is old  # the others see the same state before them as they did
             point = before.point
             for fork in moving.forks_at(point):
-                child = await self._step(moving, Place(fork.branch, 0))
+                child = await self._step(moving, Position(fork.branch, 0))
                 if child is not None:
                     moved = await self._move(moving, child, onto, moving.new_branch(), changed)
                     moving.take_over_name(fork.branch, moved)
@@ -210,18 +212,18 @@ class Rebaser:
                 elif fork.name:
                     place = (moving.new_branch(), onto.point.branch, onto.point.seq + 1)
                     moving.take_over_name(fork.branch, Branch(*place, fork.created, ""))
-            onward = await self._step(moving, Place(point.branch, point.seq + 1))
+            onward = await self._step(moving, Position(point.branch, point.seq + 1))
             if onward is not None:
                 todo.append((onward, await self._move(moving, onward, onto, None, changed)))
 
     async def _move(
-        self, moving: _Moving, old: _Old, onto: Prepared, new_branch: int | None, changed: bool
-    ) -> Prepared:
+        self, moving: _Moving, old: _Old, onto: PreparedStep, new_branch: int | None, changed: bool
+    ) -> PreparedStep:
         header = old.step.header
         state: PackedMap | Edit = _same(old.step.edit)
         if changed:
             state = await self._states.values(moving.line, old.point)
-        saving = Saving(
+        saving = AppendRequest(
             moving.line,
             state,
             id=header.id,
@@ -233,7 +235,7 @@ class Rebaser:
             time=header.time,
             merged=header.parents[1:],
         )
-        place = None if new_branch is None else Place(new_branch, 0)
+        place = None if new_branch is None else Position(new_branch, 0)
         moved = await self._appender.prepare(
             saving,
             moving.info,
@@ -247,36 +249,36 @@ class Rebaser:
         moving.done.append(moved)
         return moved
 
-    async def _step(self, moving: _Moving, place: Place) -> _Old | None:
+    async def _step(self, moving: _Moving, place: Position) -> _Old | None:
         """The step at a place, if it is the last revision of its id. Where there is none, there must stay none."""
         line = moving.line
         (rows,) = await self._ground.backend.read([Scan(STEPS, (*line, *place))])
         if not rows:
             moving.ends.append(Expect(STEPS, (*line, *place), None))
             return None
-        if Point.of(rows[0]).pruned:
+        if StepRef.of(rows[0]).pruned:
             return None
-        latest = await self._lines.find(line, Point.of(rows[0]).id)
+        latest = await self._lines.find(line, StepRef.of(rows[0]).id)
         return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
 
     def _open(self, line: Line, row: Row) -> _Old:
-        return _Old(Point.of(row), open_step(line, row, self._ground.max_bytes))
+        return _Old(StepRef.of(row), open_step(line, row, self._ground.max_bytes))
 
 
 class _Moving:
     """Steps on their way to new branches."""
 
-    def __init__(self, line: Line, info: Info, branches: list[Branch]) -> None:
+    def __init__(self, line: Line, info: LineInfo, branches: list[Branch]) -> None:
         self.line = line
         self.info = info
-        self.done: list[Prepared] = []
+        self.done: list[PreparedStep] = []
         self.ends: list[Change] = []
         """The conditions that nothing was appended to what is moved."""
         self.renamed: list[Change] = []
         self._branches = branches
         self._free = branches[-1].branch + 1 if branches else 1
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[ProjectedStep]:
         """What readable rows are made of: the steps, and with the first of them the branches that are renamed."""
         renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
         first, *others = (each.made() for each in self.done)
@@ -286,11 +288,11 @@ class _Moving:
         self._free += 1
         return self._free - 1
 
-    def forks_at(self, point: Point) -> list[Branch]:
+    def forks_at(self, point: StepRef) -> list[Branch]:
         here = (point.branch, point.seq + 1)
         return [branch for branch in self._branches if (branch.base_branch, branch.base_length) == here]
 
-    def take_over_name(self, number: int, new: Prepared | Branch) -> None:
+    def take_over_name(self, number: int, new: PreparedStep | Branch) -> None:
         """The branch that goes on instead of another has its name from now on."""
         old = next((branch for branch in self._branches if branch.branch == number), None)
         name = MAIN.name if old is None else old.name
@@ -308,7 +310,7 @@ class _Moving:
 
 
 def _same(edit: EditMap) -> Edit:
-    async def unchanged(parent: Point | None, held: Held | None) -> EditMap:
+    async def unchanged(parent: StepRef | None, held: LoadedState | None) -> EditMap:
         del parent, held  # the state before the step is what it was
         return edit
 

@@ -1,7 +1,7 @@
 """The state at a step: where it comes from, and what is kept of it.
 
-A state is a folded root and the few steps since. `Held` is that, and perhaps the packed state itself. It is immutable
-in meaning: the commit hash it is kept under names it for good.
+A state is a folded root and the few steps since. `LoadedState` is that, and perhaps the packed state itself. It is
+immutable in meaning: the commit hash it is kept under names it for good.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.backends.interface import Backend, Get, Query, Row, Scan
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
-from holdfast.engine.cache import Cache
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model import fold
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
-from holdfast.engine.model.nodes import MapRoot, NodeId, Origin
+from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap
 from holdfast.engine.model.steps import Step
@@ -26,7 +26,7 @@ from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import (
     HINT,
     Line,
-    Point,
+    StepRef,
     object_keys,
     open_fold,
     open_node,
@@ -34,7 +34,7 @@ from holdfast.engine.row_format import (
     open_step,
     where,
 )
-from holdfast.engine.step_info import Head
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import CorruptError
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ _OBJECT = 64
 
 
 @dataclass(slots=True)
-class Held:
+class LoadedState:
     """A state as far as it is at hand.
 
     `root` is the folded state that lies `tail` before it, in nodes of `form`. `known` is an ancestor's packed state, if
@@ -56,20 +56,20 @@ class Held:
 
     root: MapRoot
     form: int
-    tail: tuple[tuple[Origin, EditMap], ...] = ()
+    tail: tuple[tuple[WrittenBy, EditMap], ...] = ()
     tail_weight: int = 0
     known: tuple[PackedMap, tuple[EditMap, ...]] | None = None
     known_weight: int = 0
     fresh: Mapping[bytes, bytes] = field(default_factory=dict)
     """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
-    head: Head | None = None
+    head: StepInfo | None = None
     """The step whose state it is, where it was just appended."""
     pointers: frozenset[bytes] | None = None
     """What stands for large values in `known`, once it was looked for."""
-    touched: dict[bytes, tuple[Origin, Operation | None]] | None = None
+    touched: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
     """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Once somebody
     asked for single keys."""
-    recent: Mapping[bytes, tuple[Origin, Operation | None]] = field(default_factory=dict)
+    recent: Mapping[bytes, tuple[WrittenBy, Operation | None]] = field(default_factory=dict)
     """The same, of the tail that `root` was folded of, if that is at hand: what was changed is soon changed again."""
 
     @property
@@ -78,7 +78,7 @@ class Held:
         return 512 + self.tail_weight + self.known_weight
 
 
-class Tree(NamedTuple):
+class FoldedTree(NamedTuple):
     """A folded state: its nodes by id, new large values by pointer, and all the pointers in it."""
 
     root: MapRoot
@@ -94,25 +94,25 @@ class _MissingLarge(Exception):
         self.pointer = pointer
 
 
-class States:
+class StateLoader:
     """Reads states from a store, through a cache."""
 
-    def __init__(self, backend: Backend, cache: Cache, max_bytes: int) -> None:
+    def __init__(self, backend: Backend, cache: MemoryCache, max_bytes: int) -> None:
         self._backend = backend
         self._cache = cache
         self._max_bytes = max_bytes
 
     # Holding a state ------------------------------------------------------------------------------------------
 
-    async def hold(self, line: Line, point: Point) -> Held:
+    async def hold(self, line: Line, point: StepRef) -> LoadedState:
         """The state at a step, as far as it can be had without reading nodes."""
-        held: Held | None = self._cache.get((line, point.hash))
+        held: LoadedState | None = self._cache.get((line, point.hash))
         if held is None or len(held.tail) != point.tail:  # pruning may have changed what it is made of
             held = await self.load(line, point)
             self.keep(line, point.hash, held)
         return held
 
-    def keep(self, line: Line, commit: bytes, held: Held) -> None:
+    def keep(self, line: Line, commit: bytes, held: LoadedState) -> None:
         """Remember the state at a commit."""
         self._cache.put((line, commit), held, held.weight)
 
@@ -128,16 +128,16 @@ class States:
     def demote(self, line: Line, commit: bytes) -> None:
         """A state that has a successor is not needed much longer; and the one before it no more, unless it is at hand
         whole: keeping all of them would cost more, in collecting garbage, than reading one again."""
-        held: Held | None = self._cache.demote((line, commit))
+        held: LoadedState | None = self._cache.demote((line, commit))
         if held is None:
             return
         held.touched = None  # a large dict, that is soon made again
         if held.head is not None and held.head.header.parents and (held.known is None or held.known[1]):
             self._cache.drop((line, held.head.header.parents[0].commit))
 
-    async def load(self, line: Line, point: Point) -> Held:
+    async def load(self, line: Line, point: StepRef) -> LoadedState:
         """The same, read anew."""
-        steps: list[tuple[Point, Step]] = []
+        steps: list[tuple[StepRef, Step]] = []
         branch, last, wanted, commit = point.branch, point.seq, point.tail, point.hash
         folds: list[Row] = []
         while True:
@@ -165,36 +165,38 @@ class States:
             branch, last, commit = parents[0]
         if wanted:
             raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
-        tail = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+        tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
         weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
         if steps and not steps[0][1].header.parents:
-            return Held(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
+            return LoadedState(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
         if not folds:
             raise CorruptError("a folded state is missing", where=where(line, point), hint=HINT)
         base = steps[0][1].header.parents[0].commit if steps else point.hash
         form = folds[0].columns[0]
-        return Held(open_fold(line, folds[0], base), int(form), tail, weight)
+        return LoadedState(open_fold(line, folds[0], base), int(form), tail, weight)
 
-    def _extended(self, line: Line, point: Point, rows: list[Row], form: int) -> Held | None:
+    def _extended(self, line: Line, point: StepRef, rows: list[Row], form: int) -> LoadedState | None:
         """The state, from one that is remembered and the steps since; of those alone is more read than their hashes.
 
         None if no state among the steps is remembered that stands upon the same folded one, in the same form.
         """
         for behind, row in enumerate(reversed(rows)):
-            held: Held | None = self._cache.get((line, Point.of(row).hash)) if behind else None
+            held: LoadedState | None = self._cache.get((line, StepRef.of(row).hash)) if behind else None
             if held is None:
                 continue
             if len(held.tail) != point.tail - behind or held.form != form:
                 return None
             steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
-            if steps[0][1].header.parents[0].commit != Point.of(row).hash:
+            if steps[0][1].header.parents[0].commit != StepRef.of(row).hash:
                 return None
-            more = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+            more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
             weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
-            return Held(held.root, form, (*held.tail, *more), held.tail_weight + weight)
+            return LoadedState(held.root, form, (*held.tail, *more), held.tail_weight + weight)
         return None
 
-    def _chain(self, line: Line, rows: list[Row], count: int, commit: bytes, point: Point) -> list[tuple[Point, Step]]:
+    def _chain(
+        self, line: Line, rows: list[Row], count: int, commit: bytes, point: StepRef
+    ) -> list[tuple[StepRef, Step]]:
         """Consecutive steps from their rows, each of which must be the parent of the next."""
         if len(rows) != count:
             raise CorruptError(
@@ -204,20 +206,20 @@ class States:
         for row in reversed(rows):
             step = open_step(line, row, self._max_bytes)
             if step.commit != commit:
-                raise CorruptError("a step does not follow its parent", where=where(line, Point.of(row)), hint=HINT)
-            steps.append((Point.of(row), step))
+                raise CorruptError("a step does not follow its parent", where=where(line, StepRef.of(row)), hint=HINT)
+            steps.append((StepRef.of(row), step))
             commit = step.header.parents[0].commit if step.header.parents else b""
         return steps[::-1]
 
     # Having it whole ------------------------------------------------------------------------------------------
 
-    async def packed(self, line: Line, point: Point) -> PackedMap:
+    async def packed(self, line: Line, point: StepRef) -> PackedMap:
         """The state at a step, packed; large values may stand as pointers."""
         held = await self._whole_held(line, point)
         assert held.known is not None  # noqa: S101 - that is what makes it whole
         return held.known[0]
 
-    async def values(self, line: Line, point: Point) -> PackedMap:
+    async def values(self, line: Line, point: StepRef) -> PackedMap:
         """The state at a step, packed, with every large value in its place."""
         held = await self._whole_held(line, point)
         assert held.known is not None  # noqa: S101
@@ -226,7 +228,7 @@ class States:
             held.pointers = frozenset(pointers_in(packed))
         return await self._resolved(line, packed, held.pointers) if held.pointers else packed
 
-    async def _whole_held(self, line: Line, point: Point) -> Held:
+    async def _whole_held(self, line: Line, point: StepRef) -> LoadedState:
         held = await self.hold(line, point)
         if held.known is not None and not held.known[1]:
             return held
@@ -239,14 +241,14 @@ class States:
         self.keep(line, point.hash, held)
         return held
 
-    async def _reload(self, line: Line, point: Point, held: Held, missing: MissingNode) -> Held:
+    async def _reload(self, line: Line, point: StepRef, held: LoadedState, missing: MissingNode) -> LoadedState:
         """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
         again = await self.load(line, point)
         if again.form == held.form:
             raise missing
         return again
 
-    async def whole(self, line: Line, held: Held) -> PackedMap:
+    async def whole(self, line: Line, held: LoadedState) -> PackedMap:
         """A state that is at hand in part, packed; large values may stand as pointers."""
         if held.known is None:
             base = await self.nodes(line, held, fold.read(Workspace(), held.root))
@@ -264,7 +266,7 @@ class States:
 
         return await self.with_large(line, held, applied)
 
-    async def series(self, line: Line, points: Sequence[Point]) -> list[PackedMap]:
+    async def series(self, line: Line, points: Sequence[StepRef]) -> list[PackedMap]:
         """The states at several steps, packed, with every large value in its place.
 
         Steps that follow each other are read together: a state is its folded root and the changes since, and on the
@@ -284,7 +286,7 @@ class States:
         return [found[point[:2]] for point in points]
 
     async def _passed(
-        self, line: Line, point: Point, held: Held, wanted: Set[tuple[int, int]]
+        self, line: Line, point: StepRef, held: LoadedState, wanted: Set[tuple[int, int]]
     ) -> dict[tuple[int, int], PackedMap]:
         """The wanted states among those from a folded one to a step."""
         try:
@@ -304,7 +306,7 @@ class States:
         passed = await self.with_large(line, held, applied)
         return {place: await self.resolved(line, state) for place, state in passed.items()}
 
-    async def fold(self, line: Line, held: Held) -> tuple[Workspace, MapRoot]:
+    async def fold(self, line: Line, held: LoadedState) -> tuple[Workspace, MapRoot]:
         """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""
         ws = Workspace()
 
@@ -313,12 +315,12 @@ class States:
 
         return ws, await self.with_large(line, held, folded)
 
-    async def tree(self, line: Line, held: Held) -> Tree:
+    async def tree(self, line: Line, held: LoadedState) -> FoldedTree:
         """The state folded, with all that it is made of and not only what is new."""
         ws, root = await self.fold(line, held)
         held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
         state = await self.nodes(line, held, fold.read(reader, root))
-        return Tree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
+        return FoldedTree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
         """A packed state with every large value in place of its pointer."""
@@ -331,7 +333,7 @@ class States:
 
     # Nodes and large values -----------------------------------------------------------------------------------
 
-    async def nodes(self, line: Line, held: Held, rounds: Rounds[T]) -> T:
+    async def nodes(self, line: Line, held: LoadedState, rounds: Rounds[T]) -> T:
         """What a computation over a state's nodes returns; it is sent those it asks for."""
         try:
             wanted = next(rounds)
@@ -341,7 +343,7 @@ class States:
             value: T = done.value
             return value
 
-    async def _fetch(self, line: Line, held: Held, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
+    async def _fetch(self, line: Line, held: LoadedState, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
         found: dict[NodeId, bytes] = {}
         missing = []
         for id in ids:
@@ -376,7 +378,7 @@ class States:
                 self._cache.put(pointer, found[pointer], len(found[pointer]) + _OBJECT)
         return found
 
-    async def with_large(self, line: Line, held: Held, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
+    async def with_large(self, line: Line, held: LoadedState, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
         """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
         at_hand: dict[bytes, bytes] = {}
 

@@ -12,8 +12,8 @@ from holdfast.engine.model.drafts import EMPTY, Draft, MapDraft, draft
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import Held, States, weigh
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class AbsentPath(NotFoundError):
     """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
 
 
-class Partial:
+class StateReader:
     """A state of which only what is asked for is read.
 
     Values come as fresh objects each time; nodes that were read are kept for the next question.
@@ -37,11 +37,11 @@ class Partial:
 
     def __init__(
         self,
-        states: States,
+        states: StateLoader,
         codec: Codec,
         line: Line,
-        point: Point | None,
-        held: Held | None = None,
+        point: StepRef | None,
+        held: LoadedState | None = None,
         look: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._states = states
@@ -141,20 +141,20 @@ class Partial:
     async def _state(self) -> MapDraft:
         if self._draft is None:
             if self._point is None:
-                self._held = Held(EMPTY, 0)
+                self._held = LoadedState(EMPTY, 0)
             elif self._held is None:
                 self._held = await self._states.hold(self._line, self._point)
             self._draft = await self._drafted(self._held)
         return self._draft
 
-    async def _drafted(self, held: Held) -> MapDraft:
+    async def _drafted(self, held: LoadedState) -> MapDraft:
         async def drafted(load: LoadLarge) -> MapDraft:
             return await self._nodes(draft(self._ws, held.root, held.tail, load))
 
         return await self._states.with_large(self._line, held, drafted)
 
     async def _nodes(self, rounds: Rounds[T]) -> T:
-        return await self._states.nodes(self._line, self._held or Held(EMPTY, 0), rounds)
+        return await self._states.nodes(self._line, self._held or LoadedState(EMPTY, 0), rounds)
 
     async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
         """Read a value, with every large one in place of its pointer."""
@@ -183,7 +183,7 @@ class _Branching(dict[bytes, tuple[Any, Any]]):
 
 
 def change_parts(
-    states: States,
+    states: StateLoader,
     codec: Codec,
     line: Line,
     put: Mapping[tuple[Any, ...], Any],
@@ -197,8 +197,8 @@ def change_parts(
     for path in removed:
         _plant(codec, tree, path, _REMOVE)
 
-    async def edit(parent: Point | None, held: Held | None) -> EditMap:
-        grower = _Grower(codec, Partial(states, codec, line, parent, held), held)
+    async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:
+        grower = _Grower(codec, StateReader(states, codec, line, parent, held), held)
         return await grower.edit((), tree)
 
     return edit
@@ -243,7 +243,7 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
 class _Grower:
     """Makes an edit of a tree of changes, against the state that it is to change."""
 
-    def __init__(self, codec: Codec, state: Partial, held: Held | None) -> None:
+    def __init__(self, codec: Codec, state: StateReader, held: LoadedState | None) -> None:
         self._codec = codec
         self._state = state
         self._held = held
@@ -311,7 +311,7 @@ class _Grower:
         return flatten(entries)
 
 
-def _last_change(held: Held | None, channel: bytes) -> bool | None:
+def _last_change(held: LoadedState | None, channel: bytes) -> bool | None:
     """What the newest unfolded change of a channel shows: whether it is a dict. None if it does not show."""
     for _, edit in reversed(held.tail if held is not None else ()):
         if channel in edit.removed:

@@ -7,41 +7,41 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.tables import STEPS
-from holdfast.engine.context import Ground
-from holdfast.engine.model.steps import Header
-from holdfast.engine.row_format import Line, Point, open_step
+from holdfast.engine.context import EngineContext
+from holdfast.engine.model.steps import StepHeader
+from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.errors import NotFoundError
 
 
-class Head(NamedTuple):
+class StepInfo(NamedTuple):
     """A step's row, its header, and the id of the step it follows, unless that was pruned."""
 
-    point: Point
-    header: Header
+    point: StepRef
+    header: StepHeader
     parent: str | None
 
 
-class Heads:
+class StepInfoReader:
     """Describes steps."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: EngineContext) -> None:
         self._ground = ground
 
-    async def head(self, line: Line, point: Point) -> Head:
+    async def head(self, line: Line, point: StepRef) -> StepInfo:
         """The head of one step."""
         return (await self.describe(line, [point]))[0]
 
-    async def describe(self, line: Line, points: Sequence[Point], rows: Sequence[Row] = ()) -> list[Head]:
+    async def describe(self, line: Line, points: Sequence[StepRef], rows: Sequence[Row] = ()) -> list[StepInfo]:
         """The heads of steps. Rows with bodies, where at hand, are not read again."""
         if len(points) == 1:
             held = self._ground.cache.get((line, points[0].hash))
             if held is not None and held.head is not None:
                 return [held.head]
-        known: dict[bytes, Head] = {}
-        missing: dict[bytes, Point] = {}
+        known: dict[bytes, StepInfo] = {}
+        missing: dict[bytes, StepRef] = {}
         for point in points:
             held = self._ground.cache.get((line, point.hash))
-            head: Head | None = None if held is None else held.head
+            head: StepInfo | None = None if held is None else held.head
             if head is None:
                 head = self._ground.cache.get((line, point.hash, "head"))
             if head is None:
@@ -52,12 +52,12 @@ class Heads:
             known.update(await self._read(line, missing, rows))
         return [known[point.hash] for point in points]
 
-    def keep(self, line: Line, head: Head) -> None:
+    def keep(self, line: Line, head: StepInfo) -> None:
         """Remember a step's head."""
         weight = 800 + len(head.header.metadata) + len(head.point.metadata)
         self._ground.cache.put((line, head.point.hash, "head"), head, weight)
 
-    async def _read(self, line: Line, missing: dict[bytes, Point], rows: Sequence[Row]) -> dict[bytes, Head]:
+    async def _read(self, line: Line, missing: dict[bytes, StepRef], rows: Sequence[Row]) -> dict[bytes, StepInfo]:
         at_hand = {row.key: row for row in rows if row.body}
         wanted = [key for point in missing.values() if (key := (*line, *point[:2])) not in at_hand]
         if wanted:
@@ -70,11 +70,11 @@ class Heads:
                 raise _gone(line)
             headers[commit] = open_step(line, row, self._ground.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
-        ids = {row.key[2:]: Point.of(row).id for row in at_hand.values()}
+        ids = {row.key[2:]: StepRef.of(row).id for row in at_hand.values()}
         others = [(*line, *place) for place in parents if place not in ids]
         if others:
             (found,) = await self._ground.backend.read([Get(STEPS, others)])
-            ids.update((row.key[2:], Point.of(row).id) for row in found)
+            ids.update((row.key[2:], StepRef.of(row).id) for row in found)
         heads = {}
         for commit, header in headers.items():
             parent = None
@@ -82,7 +82,7 @@ class Heads:
                 parent = ids.get(header.parents[0][:2])
                 if parent is None:
                     raise _gone(line)
-            heads[commit] = Head(missing[commit], header, parent or None)
+            heads[commit] = StepInfo(missing[commit], header, parent or None)
             self.keep(line, heads[commit])
         return heads
 

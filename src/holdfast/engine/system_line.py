@@ -8,26 +8,26 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from holdfast.backends.interface import Change, Expect
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context
-from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.engine.guard import Guards
-from holdfast.engine.lines import Memo
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import pack_name, unpack, unpack_name
 from holdfast.engine.model.workspace import MissingNode
-from holdfast.engine.row_format import Line, Point, readable
-from holdfast.engine.state_loader import Held
-from holdfast.engine.step_info import Head
+from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.step_info import StepInfo
 
 T = TypeVar("T")
 
 
-class Entries:
+class SystemLineEntries:
     """What a ledger holds, as of one of its steps."""
 
-    def __init__(self, engine: Engine, line: Line, held: Held | None) -> None:
+    def __init__(self, engine: Engine, line: Line, held: LoadedState | None) -> None:
         self._engine = engine
         self._line = line
         self._held = held
@@ -49,7 +49,7 @@ class Entries:
         return {unpack_name(each.key)[len(prefix) :]: unpack(codec, each.value) for each in found}
 
 
-class Amendment(NamedTuple):
+class SystemLineChange(NamedTuple):
     """A change of a ledger."""
 
     put: Mapping[str, Any]
@@ -57,62 +57,62 @@ class Amendment(NamedTuple):
     events: Sequence[Event]
 
 
-WorkOut: TypeAlias = Callable[[Entries], Awaitable[Amendment]]
+WorkOut: TypeAlias = Callable[[SystemLineEntries], Awaitable[SystemLineChange]]
 """Works out what to change, given what is there."""
 
 
-class Ledger:
+class SystemLine:
     """A line of ours, read and changed."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self.engine = engine
         self.line = line
 
-    async def fresh(self) -> Memo | None:
+    async def fresh(self) -> LineTip | None:
         """How it ends now, as the store has it; None if there is nothing in it yet."""
         return await self.engine.lines.fresh(self.line)
 
-    async def seen(self, point: Point | None, look: Callable[[Entries], Awaitable[T]]) -> T:
+    async def seen(self, point: StepRef | None, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """What one sees who looks at it as of a step."""
         if point is None:
-            return await look(Entries(self.engine, self.line, None))
+            return await look(SystemLineEntries(self.engine, self.line, None))
 
-        async def read(point: Point) -> T:
+        async def read(point: StepRef) -> T:
             held = await self.engine.states.hold(self.line, point)
             try:
-                return await look(Entries(self.engine, self.line, held))
+                return await look(SystemLineEntries(self.engine, self.line, held))
             except MissingNode:
                 self.engine.states.forget(self.line, point.hash)
                 raise
 
         return await self.engine.lines.reading(self.line, point, read)
 
-    async def look(self, look: Callable[[Entries], Awaitable[T]]) -> T:
+    async def look(self, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """What one sees who looks at it now."""
         memo = await self.fresh()
         return await self.seen(None if memo is None else memo.point, look)
 
-    def unchanged(self, memo: Memo | None) -> list[Change]:
+    def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
         if memo is None or memo.point is None:
             return [Expect(LINES, tuple(self.line), None if memo is None else tuple(memo.info))]
         after = (*self.line, memo.point.branch, memo.point.seq + 1)
         return [Expect(LINES, tuple(self.line), tuple(memo.info)), Expect(STEPS, after, None)]
 
-    async def amend(self, kind: str, actor: str, work_out: WorkOut) -> Head:
+    async def amend(self, kind: str, actor: str, work_out: WorkOut) -> StepInfo:
         """Change it. What to change is worked out anew against what is there at each attempt."""
         (head,) = await self.engine.rebaser.save(self.saving(kind, actor, work_out))
         return head
 
-    def saving(self, kind: str, actor: str, work_out: WorkOut, guards: Guards | None = None) -> Saving:
+    def saving(self, kind: str, actor: str, work_out: WorkOut, guards: Guards | None = None) -> AppendRequest:
         """The same, to be saved alone or together with others; on further conditions, which are asked for after what to
         change was worked out."""
         codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, trace_context.traced()
         said: list[Told] = []
 
-        async def edit(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001
+        async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001
             nonlocal said
-            amendment = await work_out(Entries(self.engine, self.line, held))
+            amendment = await work_out(SystemLineEntries(self.engine, self.line, held))
             said = told(clock(), trace, amendment.events)
             about: dict[str, object] = {"actor": actor} if actor else {}
             about |= {"correlation": trace.correlation}
@@ -125,5 +125,5 @@ class Ledger:
         def riders(id: str) -> list[Change]:
             return rows(self.line, id, said)
 
-        saving = Saving(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
+        saving = AppendRequest(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
         return saving

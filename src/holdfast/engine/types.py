@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadInfo:
     """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store."""
 
     thread: str
@@ -75,7 +75,7 @@ class BranchInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class StoreStats:
     """A store in figures."""
 
     url: str

@@ -13,14 +13,14 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model import draft_reader, nodes
 from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
-from holdfast.engine.row_format import MERGE, PRUNED, Line, Point
+from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Change, as_changes
-from holdfast.history.merge_provenance import Crossing
-from holdfast.history.past_reader import Found, Look
+from holdfast.history.merge_provenance import MergeProvenance
+from holdfast.history.past_reader import PastReader, PastValue
 from holdfast.history.paths import path_text
-from holdfast.history.provenance import Touch, Tracer
+from holdfast.history.provenance import ProvenanceReader, ProvenanceStep
 from holdfast.history.revisions import resolve
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class CheckpointRef:
     """The checkpoint that wrote something.
 
     `by` is what its metadata says of who saved it: the first of author, user, by, agent, writer, node and source that
@@ -56,12 +56,12 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BlameEntry:
     """A place of a state, what is there, and the checkpoint that wrote it."""
 
     path: Path
     value: Any
-    writer: Writer
+    writer: CheckpointRef
 
     @property
     def where(self) -> str:
@@ -70,23 +70,23 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Revised:
+class ValueChange:
     """A checkpoint that changed a place, and what it changed there."""
 
-    writer: Writer
+    writer: CheckpointRef
     changes: tuple[Change, ...]
 
 
 async def blame(
     engine: Engine, line: Line, path: Path, at: str, *, start: int = 0, limit: int | None = None
-) -> list[Origin]:
+) -> list[BlameEntry]:
     """Which checkpoint wrote what is at a place: of a list or a dict, each of its items or entries."""
     return await _steady(engine, line, lambda: _blame(engine, line, path, at, start, limit))
 
 
-async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, limit: int | None) -> list[Origin]:
+async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, limit: int | None) -> list[BlameEntry]:
     point = await resolve(engine, line, at)
-    tracer = Tracer(engine, line)
+    tracer = ProvenanceReader(engine, line)
     part = path[-1] if type(path[-1]) is slice else None
     stem = path if part is None else path[:-1]
     there = await tracer.looked(point, stem)
@@ -112,23 +112,28 @@ async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, li
 
 
 async def _one(
-    engine: Engine, line: Line, tracer: Tracer, point: Point, path: Path, look: Look, found: Found
-) -> list[Origin]:
+    engine: Engine, line: Line, tracer: ProvenanceReader, point: StepRef, path: Path, look: PastReader, found: PastValue
+) -> list[BlameEntry]:
     origin = await tracer.written(point, path) or found.origin
     (writer,) = await _crossed(engine, line, tracer, look, [path], [origin])
     value = decoded(engine.ground.codec, await look.tree(found))
-    return [Origin(path, value, writer)]
+    return [BlameEntry(path, value, writer)]
 
 
 async def _crossed(
-    engine: Engine, line: Line, tracer: Tracer, look: Look, paths: Sequence[Path], origins: Sequence[nodes.Origin]
-) -> list[Writer]:
+    engine: Engine,
+    line: Line,
+    tracer: ProvenanceReader,
+    look: PastReader,
+    paths: Sequence[Path],
+    origins: Sequence[nodes.WrittenBy],
+) -> list[CheckpointRef]:
     """The checkpoints that wrote what is at some places; of what merges brought in, those on the other side."""
     writers = await _writers(engine, line, origins)
     merges = {origin for origin, writer in writers.items() if writer.kind in (MERGE, PRUNED)}
     if not merges:
         return [writers[origin] for origin in origins]
-    crossing = Crossing(engine, line, tracer)
+    crossing = MergeProvenance(engine, line, tracer)
     pairs = zip(paths, origins, strict=True)
     across = [await crossing.origin(look, path, at) if at in merges else at for path, at in pairs]
     writers |= await _writers(engine, line, {origin for origin in across if origin not in writers})
@@ -136,22 +141,29 @@ async def _crossed(
 
 
 async def _items(
-    engine: Engine, line: Line, tracer: Tracer, look: Look, found: Found, path: Path, start: int, stop: int
-) -> list[Origin]:
+    engine: Engine,
+    line: Line,
+    tracer: ProvenanceReader,
+    look: PastReader,
+    found: PastValue,
+    path: Path,
+    start: int,
+    stop: int,
+) -> list[BlameEntry]:
     items = await look.items(found, start, stop)
     origins = await tracer.item_origins(look, found, path, start, stop)
     places = [(*path, start + i) for i in range(len(items))]
     writers = await _crossed(engine, line, tracer, look, places, origins)
     codec = engine.ground.codec
     return [
-        Origin(place, decoded(codec, tree_of(item.value, {})), writer)
+        BlameEntry(place, decoded(codec, tree_of(item.value, {})), writer)
         for place, item, writer in zip(places, items, writers, strict=True)
     ]
 
 
 async def _entries(
-    engine: Engine, line: Line, tracer: Tracer, look: Look, path: Path, keys: Sequence[Any]
-) -> list[Origin]:
+    engine: Engine, line: Line, tracer: ProvenanceReader, look: PastReader, path: Path, keys: Sequence[Any]
+) -> list[BlameEntry]:
     origins = await tracer.entry_origins(look, path, keys)
     places = [(*path, key) for key in keys]
     writers = await _crossed(engine, line, tracer, look, places, origins)
@@ -159,13 +171,13 @@ async def _entries(
     for place, writer in zip(places, writers, strict=True):
         there = await look.place(place)
         if there is not None:
-            found.append(Origin(place, decoded(engine.ground.codec, await look.tree(there)), writer))
+            found.append(BlameEntry(place, decoded(engine.ground.codec, await look.tree(there)), writer))
     return found
 
 
 async def history(
     engine: Engine, line: Line, path: Path, at: str, *, before: str | None = None, limit: int | None = None
-) -> list[Revised]:
+) -> list[ValueChange]:
     """Every checkpoint along the way to a revision that changed a place, the latest first."""
     return await _steady(engine, line, lambda: _history(engine, line, path, at, before, limit))
 
@@ -181,11 +193,11 @@ async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) 
 
 async def _history(
     engine: Engine, line: Line, path: Path, at: str, before: str | None, limit: int | None
-) -> list[Revised]:
+) -> list[ValueChange]:
     point = await resolve(engine, line, at)
     last = None if before is None else await engine.lines.find(line, before)
-    tracer = Tracer(engine, line)
-    found: list[Touch] = []
+    tracer = ProvenanceReader(engine, line)
+    found: list[ProvenanceStep] = []
     seen = last is None
     async for touch in tracer.touches(point, path):
         if seen:
@@ -196,17 +208,19 @@ async def _history(
     if not found and last is None and await tracer.looked(point, path) is None:
         raise _nothing(line, path, point)
     writers = await _writers(engine, line, [touch.origin for touch in found])
-    return [Revised(writers[touch.origin], as_changes(engine.ground.codec, touch.edits)) for touch in found]
+    return [ValueChange(writers[touch.origin], as_changes(engine.ground.codec, touch.edits)) for touch in found]
 
 
-async def _writers(engine: Engine, line: Line, origins: Iterable[nodes.Origin]) -> dict[nodes.Origin, Writer]:
+async def _writers(
+    engine: Engine, line: Line, origins: Iterable[nodes.WrittenBy]
+) -> dict[nodes.WrittenBy, CheckpointRef]:
     """The checkpoints of some origins."""
     wanted = list(dict.fromkeys(origins))
-    writers: dict[nodes.Origin, Writer] = {}
+    writers: dict[nodes.WrittenBy, CheckpointRef] = {}
     for begin in range(0, len(wanted), _PAGE):
         page = wanted[begin : begin + _PAGE]
         (rows,) = await engine.ground.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
-        points = {nodes.Origin(*point[:2]): point for point in map(Point.of, rows)}
+        points = {nodes.WrittenBy(*point[:2]): point for point in map(StepRef.of, rows)}
         kept = [point for point in points.values() if not point.pruned]
         heads = {head.point[:2]: head for head in await engine.heads.describe(line, kept, rows)} if kept else {}
         for origin in page:
@@ -216,15 +230,15 @@ async def _writers(engine: Engine, line: Line, origins: Iterable[nodes.Origin]) 
     return writers
 
 
-def _writer(origin: nodes.Origin, point: Point | None, metadata: Mapping[str, Any]) -> Writer:
+def _writer(origin: nodes.WrittenBy, point: StepRef | None, metadata: Mapping[str, Any]) -> CheckpointRef:
     if point is None:
-        return Writer("", origin.branch, origin.seq, None, PRUNED, "", metadata, "")
+        return CheckpointRef("", origin.branch, origin.seq, None, PRUNED, "", metadata, "")
     by = next((value for name in _BY if type(value := metadata.get(name)) is str and value), "")
     time = to_datetime(point.time)
-    return Writer(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
+    return CheckpointRef(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
 
 
-def _nothing(line: Line, path: Path, point: Point) -> NotFoundError:
+def _nothing(line: Line, path: Path, point: StepRef) -> NotFoundError:
     return NotFoundError(
         f"the state has nothing at {path_text(path)}",
         where=f"checkpoint {point.id} of thread {line}",

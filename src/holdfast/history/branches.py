@@ -9,19 +9,19 @@ from typing import NamedTuple
 from holdfast.backends.interface import Delete, Expect, Get, Put, Scan
 from holdfast.backends.paging import rows
 from holdfast.backends.tables import BRANCHES, REFS, STEPS
-from holdfast.engine.append import Edit, Saving
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.append import AppendRequest, Edit
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.protection import PIN, unheld
-from holdfast.engine.rewrite.rewriter import Choice
-from holdfast.engine.row_format import Branch, Line, Point, check_name
-from holdfast.engine.step_info import Head
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import Branch, Line, StepRef, check_name
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import further_parents
-from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
+from holdfast.history.langgraph_compat import HeadMoved, about, latest_id, only_after, without_follows
 from holdfast.history.revisions import MAIN_BRANCH
 
 SWITCH = "switch"
@@ -31,23 +31,23 @@ FORK = "fork"
 """The kind of a branch's first step, where it was made together with the branch."""
 
 
-class Described(NamedTuple):
+class BranchDescription(NamedTuple):
     """A branch, its last step and the one it starts from, if they are there, and how many steps of its own it has."""
 
     branch: Branch
-    head: Point | None
-    base: Point | None
+    head: StepRef | None
+    base: StepRef | None
     ahead: int
     is_current: bool
 
 
-async def describe(engine: Engine, line: Line) -> list[Described]:
+async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     """The branches of a line, in the order in which they were made. Those of which nothing is left are left out."""
     info = await engine.lines.info(line)
     others = await engine.lines.branches(line)
     main = "" if any(each.name == MAIN.name for each in others) else MAIN.name
     every = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
-    bases = [Place(each.base_branch, each.base_length - 1) for each in every]
+    bases = [Position(each.base_branch, each.base_length - 1) for each in every]
     starts, latest, *ends = await engine.ground.backend.read(
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0]),
@@ -55,8 +55,8 @@ async def describe(engine: Engine, line: Line) -> list[Described]:
             *(Scan(STEPS, (*line, each.branch), reverse=True, limit=1, bodies=False) for each in every),
         ]
     )
-    newest, *heads = (Point.of(rows[0]) if rows else None for rows in (latest, *ends))
-    at = {Place(*point[:2]): point for point in map(Point.of, starts)}
+    newest, *heads = (StepRef.of(rows[0]) if rows else None for rows in (latest, *ends))
+    at = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
     described = []
     for branch, base, own in zip(every, bases, heads, strict=True):
         start = at.get(base)
@@ -64,7 +64,7 @@ async def describe(engine: Engine, line: Line) -> list[Described]:
         if head is None or (head.pruned and not branch.name):
             continue
         described.append(
-            Described(
+            BranchDescription(
                 branch,
                 None if head.pruned else head,
                 None if start is None or start.pruned else start,
@@ -119,7 +119,7 @@ def _named(line: Line, branches: Sequence[Branch], name: str, what: str) -> Bran
 # Deleting -----------------------------------------------------------------------------------------------------
 
 
-class Deleted(NamedTuple):
+class DeletedBranch(NamedTuple):
     """What went with a branch, or would: the ids of its own steps, and the head that it had."""
 
     branch: Branch
@@ -127,7 +127,7 @@ class Deleted(NamedTuple):
     head: str | None
 
 
-async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> Deleted:
+async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedBranch:
     """Delete a branch and the steps that only it has.
 
     `ConflictError` without `force` if other branches start from them, if they have names or tags, or if they were not
@@ -138,7 +138,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
         info = await engine.lines.info(line)
         branches = await engine.lines.branches(line)
         branch = _named(line, branches, name, "deleted")
-        points = [Point.of(row) async for row in rows(engine.ground.backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in rows(engine.ground.backend, STEPS, tuple(line), bodies=False)]
         deleted = await _judged(engine, line, branch, branches, points, force=force)
         if dry_run:
             return deleted
@@ -153,13 +153,13 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
             engine.ground.cache.drop(("line", line))
             return deleted
 
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         nonlocal deleted
         deleted = await _judged(engine, line, branch, branches, points, force=force)
         # With their earlier revisions, wherever these are: nobody sees them, and would again.
         ids = set(deleted.ids)
         gone = frozenset(point[:2] for point in points if point.branch == branch.branch or point.id in ids)
-        return Choice(gone, closed=branch.branch)
+        return RewritePlan(gone, closed=branch.branch)
 
     await engine.rewriter.rewrite(line, choose)
     await engine.ground.backend.tidy()
@@ -167,8 +167,8 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
 
 
 async def _judged(
-    engine: Engine, line: Line, branch: Branch, branches: Sequence[Branch], points: Sequence[Point], *, force: bool
-) -> Deleted:
+    engine: Engine, line: Line, branch: Branch, branches: Sequence[Branch], points: Sequence[StepRef], *, force: bool
+) -> DeletedBranch:
     """What would go with a branch; an error if it may not."""
     last = {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
     there = [point for point in points if point.branch == branch.branch and last.get(point.id) == point]
@@ -190,7 +190,7 @@ async def _judged(
             why = f"branch {branch.name!r} is not merged into another one: what it has would be lost"
         if why:
             raise ConflictError(why, where=f"thread {line}", hint="Delete it all the same with force=True")
-    return Deleted(branch, [point.id for point in there], there[-1].id if there else None)
+    return DeletedBranch(branch, [point.id for point in there], there[-1].id if there else None)
 
 
 def _started(branch: Branch, branches: Sequence[Branch]) -> str:
@@ -206,7 +206,7 @@ def _marked(branch: Branch, refs: dict[str, list[str]]) -> str:
     return ""
 
 
-async def _is_merged(engine: Engine, line: Line, head: Point, others: Sequence[Point]) -> bool:
+async def _is_merged(engine: Engine, line: Line, head: StepRef, others: Sequence[StepRef]) -> bool:
     merged = await further_parents(engine, line, others)
     return any(parent.branch == head.branch and parent.seq >= head.seq for parent in merged)
 
@@ -214,7 +214,7 @@ async def _is_merged(engine: Engine, line: Line, head: Point, others: Sequence[P
 # Going on -----------------------------------------------------------------------------------------------------
 
 
-async def switch(engine: Engine, line: Line, name: str) -> Head:
+async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
     """Make the last step of a branch the latest of the line: by a step on it that changes nothing, if need be."""
     while True:
         newest = await engine.lines.find(line, None)
@@ -224,7 +224,7 @@ async def switch(engine: Engine, line: Line, name: str) -> Head:
         if head.id == newest.id and newest.branch == number:
             return await engine.heads.head(line, head)
         state = await engine.lines.reading(line, head, partial(engine.states.packed, line))
-        saving = Saving(
+        saving = AppendRequest(
             line,
             only_after(head, diff_maps(state, without_follows(state))),
             parent=OnBranch(name),
@@ -234,17 +234,17 @@ async def switch(engine: Engine, line: Line, name: str) -> Head:
         )
         try:
             return (await engine.rebaser.save(saving))[0]
-        except Moved:
+        except HeadMoved:
             continue
 
 
-async def fork(engine: Engine, line: Line, point: Point, name: str, edit: Edit) -> Head:
+async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:
     """Start a branch at a step with a first step of its own, both or none."""
     said = about(engine, line, {"forked": point.id}, await engine.deltas().unheld(line, point))
-    saving = Saving(
+    saving = AppendRequest(
         line,
         edit,
-        parent=Place(point.branch, point.seq),
+        parent=Position(point.branch, point.seq),
         id=await latest_id(engine, line, point),
         kind=FORK,
         opens=checked_name(name, line),

@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.model import fold
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.json_diff import Edit, edits, pointers_in
-from holdfast.engine.model.nodes import NodeId, Origin
+from holdfast.engine.model.nodes import NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_state
-from holdfast.engine.model.tree_diff import Asked, Side, Walk, diff_trees
+from holdfast.engine.model.tree_diff import Asked, FoldedSide, Walk, diff_trees
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFoundError
-from holdfast.history.diff_result import Compared, Diff
+from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.history.revisions import resolve
 
 T = TypeVar("T")
 
 
-class Spot(NamedTuple):
+class ComparedPoint(NamedTuple):
     """A step of a line; without one, the empty state before the first."""
 
     line: Line
-    point: Point | None
+    point: StepRef | None
 
 
 class _Read(NamedTuple):
     """A state that is compared, as far as it is at hand. `held` is None if it is in no store."""
 
     line: Line
-    held: Held | None
-    side: Side
+    held: LoadedState | None
+    side: FoldedSide
 
 
 async def compare_revisions(engine: Engine, line: Line, a: str | None, b: str, *, large: bool) -> Diff:
@@ -47,21 +47,21 @@ async def compare_revisions(engine: Engine, line: Line, a: str | None, b: str, *
     return await compare(engine, old, new, large=large)
 
 
-async def spot(engine: Engine, line: Line, revision: str) -> Spot:
+async def spot(engine: Engine, line: Line, revision: str) -> ComparedPoint:
     """The step that a revision names."""
-    return Spot(line, await resolve(engine, line, revision))
+    return ComparedPoint(line, await resolve(engine, line, revision))
 
 
-async def before(engine: Engine, spot: Spot) -> Spot:
+async def before(engine: Engine, spot: ComparedPoint) -> ComparedPoint:
     """The step that a step follows, or the empty state before the first."""
     if spot.point is None:
         return spot
     head = await engine.heads.head(spot.line, spot.point)
     if not head.header.parents:
-        return Spot(spot.line, None)
+        return ComparedPoint(spot.line, None)
     parent = head.header.parents[0]
     try:
-        return Spot(spot.line, await engine.lines.find(spot.line, Place(parent.branch, parent.seq)))
+        return ComparedPoint(spot.line, await engine.lines.find(spot.line, Position(parent.branch, parent.seq)))
     except NotFoundError:
         raise NotFoundError(
             f"the checkpoint before {spot.point.id} was pruned",
@@ -70,25 +70,27 @@ async def before(engine: Engine, spot: Spot) -> Spot:
         ) from None
 
 
-async def compare(engine: Engine, old: Spot, new: Spot | Mapping[str, Any], *, large: bool = False) -> Diff:
+async def compare(
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | Mapping[str, Any], *, large: bool = False
+) -> Diff:
     """What differs between two states. With `large`, large values that differ are fetched."""
     codec = engine.ground.codec
-    right = new if isinstance(new, Spot) else _given(old.line, pack_state(codec, new))
+    right = new if isinstance(new, ComparedPoint) else _given(old.line, pack_state(codec, new))
     found = await differences(engine, old, right, large=large)
-    return Diff(codec, _named(old), _named(right if isinstance(right, Spot) else None), found)
+    return Diff(codec, _named(old), _named(right if isinstance(right, ComparedPoint) else None), found)
 
 
 async def differences(
-    engine: Engine, old: Spot, new: Spot | _Read, *, only: bytes | None = None, large: bool = False
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, *, only: bytes | None = None, large: bool = False
 ) -> list[Edit]:
     """The same, place by place; `only` those in a channel, by its packed name."""
 
-    async def with_old(old_point: Point | None) -> list[Edit]:
-        async def with_new(new_point: Point | None) -> list[Edit]:
-            right = new._replace(point=new_point) if isinstance(new, Spot) else new
+    async def with_old(old_point: StepRef | None) -> list[Edit]:
+        async def with_new(new_point: StepRef | None) -> list[Edit]:
+            right = new._replace(point=new_point) if isinstance(new, ComparedPoint) else new
             return await _differences(engine, old._replace(point=old_point), right, only, large)
 
-        point = new.point if isinstance(new, Spot) else None
+        point = new.point if isinstance(new, ComparedPoint) else None
         return await (with_new(None) if point is None else engine.lines.reading(new.line, point, with_new))
 
     return await (with_old(None) if old.point is None else engine.lines.reading(old.line, old.point, with_old))
@@ -102,20 +104,24 @@ async def differences_given(engine: Engine, line: Line, old: Mapping[str, Any], 
     return edits(codec, delta, {**left.side.ws.objects, **right.side.ws.objects})
 
 
-async def _differences(engine: Engine, old: Spot, new: Spot | _Read, only: bytes | None, large: bool) -> list[Edit]:
+async def _differences(
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, only: bytes | None, large: bool
+) -> list[Edit]:
     try:
         return await _walked(engine, old, new, only, large)
     except MissingNode:
         # The line may have been rewritten since a state was first looked at.
         for spot in (old, new):
-            if isinstance(spot, Spot) and spot.point is not None:
+            if isinstance(spot, ComparedPoint) and spot.point is not None:
                 engine.states.forget(spot.line, spot.point.hash)
         return await _walked(engine, old, new, only, large)
 
 
-async def _walked(engine: Engine, old: Spot, new: Spot | _Read, only: bytes | None, large: bool) -> list[Edit]:
+async def _walked(
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, only: bytes | None, large: bool
+) -> list[Edit]:
     left = await _read(engine, old)
-    right = await _read(engine, new) if isinstance(new, Spot) else new
+    right = await _read(engine, new) if isinstance(new, ComparedPoint) else new
     delta = await _driven(engine, left, right, diff_trees(left.side, right.side, only))
     codec = engine.ground.codec
     found = edits(codec, delta, {})
@@ -130,23 +136,23 @@ async def _walked(engine: Engine, old: Spot, new: Spot | _Read, only: bytes | No
     return edits(codec, delta, fetched) if fetched else found
 
 
-async def _read(engine: Engine, spot: Spot) -> _Read:
+async def _read(engine: Engine, spot: ComparedPoint) -> _Read:
     """A state, the steps since it was last folded folded in memory."""
     if spot.point is None:
-        return _Read(spot.line, None, Side(Workspace(), EMPTY))
+        return _Read(spot.line, None, FoldedSide(Workspace(), EMPTY))
     held = await engine.states.hold(spot.line, spot.point)
-    return _Read(spot.line, held, Side(*await engine.states.fold(spot.line, held)))
+    return _Read(spot.line, held, FoldedSide(*await engine.states.fold(spot.line, held)))
 
 
 def _given(line: Line, packed: PackedMap) -> _Read:
     """A state that is in no store."""
     ws = Workspace()
     edit = EditMap((), tuple((key, Set(flatten(value))) for key, value in packed.items()))
-    rounds = fold.fold(ws, EMPTY, [(Origin(0, 0), edit)], ws.objects.__getitem__)
+    rounds = fold.fold(ws, EMPTY, [(WrittenBy(0, 0), edit)], ws.objects.__getitem__)
     try:
         next(rounds)
     except StopIteration as done:
-        return _Read(line, None, Side(ws, done.value, whole=True))
+        return _Read(line, None, FoldedSide(ws, done.value, whole=True))
     raise AssertionError("a state that starts from nothing needs no stored nodes")
 
 
@@ -168,7 +174,7 @@ async def _nodes(
     if old.held is not None and new.held is not None and old.line == new.line and old.held.form == new.held.form:
         # One read for both: an id names the same node wherever it stands.
         fresh = {**old.held.fresh, **new.held.fresh}
-        held = Held(old.held.root, old.held.form, fresh=fresh)
+        held = LoadedState(old.held.root, old.held.form, fresh=fresh)
         found = await engine.states.nodes(old.line, held, _ask(list(dict.fromkeys((*left, *right)))))
         return found, found
     sides = []
@@ -184,8 +190,8 @@ def _ask(ids: list[NodeId]) -> Rounds[Mapping[NodeId, bytes]]:
     return (yield ids)
 
 
-def _named(spot: Spot | None) -> Compared:
+def _named(spot: ComparedPoint | None) -> DiffSide:
     if spot is None or spot.point is None:
-        return Compared("" if spot is None else spot.line.name, "", 0, 0, None)
+        return DiffSide("" if spot is None else spot.line.name, "", 0, 0, None)
     point = spot.point
-    return Compared(spot.line.name, point.id, point.branch, point.depth, to_datetime(point.time))
+    return DiffSide(spot.line.name, point.id, point.branch, point.depth, to_datetime(point.time))

@@ -13,16 +13,16 @@ from msgspec.json import encode
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, Path, decoded, has_large, plain_of
-from holdfast.engine.projection.rendering import Message, messages
+from holdfast.engine.projection.rendering import RenderedMessage, messages
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
 from holdfast.history.json_patch import apply_patch
 from holdfast.history.paths import path_text
-from holdfast.history.text_diff import Span, words
+from holdfast.history.text_diff import TextSpan, words
 
 
-class Compared(NamedTuple):
+class DiffSide(NamedTuple):
     """One side of a comparison: a checkpoint, or, without thread and id, a state that was given."""
 
     thread: str
@@ -54,11 +54,11 @@ class ChannelChanges(NamedTuple):
 class Change:
     """One place that differs.
 
-    `path` is the place in the new state, or in the old one if it is gone (`kind` is `remove`); `was` is where it was
-    in the old state, which differs where items of a list moved. `old` and `new` are fresh values, None where there is
-    nothing; values of classes that are not loaded are `Inert`, large ones that were not fetched `Large`. A `move`
-    without values says that the entries of a dict are in another order. `message` is who says what, if the place is a
-    message of a conversation or lies in one.
+    `path` is the place in the new state, or in the old one if it is gone (`kind` is `remove`); `was` is where it was in
+    the old state, which differs where items of a list moved. `old` and `new` are fresh values, None where there is
+    nothing; values of classes that are not loaded are `OpaqueValue`, large ones that were not fetched `UnloadedValue`.
+    A `move` without values says that the entries of a dict are in another order. `message` is who says what, if the
+    place is a message of a conversation or lies in one.
     """
 
     kind: Kind
@@ -66,7 +66,7 @@ class Change:
     was: Path
     old: Any = None
     new: Any = None
-    message: Message | None = None
+    message: RenderedMessage | None = None
     trees: tuple[Any, Any] = field(default=(NOTHING, NOTHING), repr=False, compare=False)
     """Both values in JSON form, as they are shown to people."""
 
@@ -76,7 +76,7 @@ class Change:
         return path_text(self.path)
 
     @property
-    def words(self) -> list[Span]:
+    def words(self) -> list[TextSpan]:
         """What changed in a text, word by word; empty if it is none."""
         return words(self.old, self.new) if type(self.old) is str and type(self.new) is str else []
 
@@ -84,7 +84,7 @@ class Change:
 class Diff:
     """What differs between two states. True if anything does."""
 
-    def __init__(self, codec: Codec, old: Compared, new: Compared, edits: Sequence[Edit]) -> None:
+    def __init__(self, codec: Codec, old: DiffSide, new: DiffSide, edits: Sequence[Edit]) -> None:
         self._codec = codec
         self._edits = edits
         self.old = old
@@ -230,7 +230,7 @@ def _list_of(edit: Edit) -> bytes:
     return repr(edit.was[:-1]).encode(errors="surrogatepass")
 
 
-def _message(edit: Edit) -> Message | None:
+def _message(edit: Edit) -> RenderedMessage | None:
     """Who says what, if the edit is of a message in a list."""
     tree = edit.old if edit.new is NOTHING else edit.new
     if len(edit.path) != 2 or type(edit.path[1]) is not int or tree is NOTHING or has_large(tree):
@@ -239,7 +239,7 @@ def _message(edit: Edit) -> Message | None:
     return None if found is None else found[0]
 
 
-def _side(side: Compared) -> dict[str, Any] | None:
+def _side(side: DiffSide) -> dict[str, Any] | None:
     if not side.id:
         return None
     time = None if side.time is None else side.time.isoformat()

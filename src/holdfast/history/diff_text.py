@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.model.json_diff import NOTHING, plain_of
 from holdfast.history.paths import path_text
-from holdfast.history.text_diff import NEW, OLD, SAME, Span
+from holdfast.history.text_diff import NEW, OLD, SAME, TextSpan
 from holdfast.history.text_diff import lines as line_spans
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _texts(change: Change, by_word: bool) -> Iterator[Line]:
         yield [(_STYLES[span.kind], _SIGNS[span.kind] + span.text.rstrip("\r\n"))]
 
 
-def _by_word(spans: Iterable[Span]) -> Iterator[Line]:
+def _by_word(spans: Iterable[TextSpan]) -> Iterator[Line]:
     """As git does it: `[-old-]{+new+}`, in lines."""
     line: Line = [("", "  ")]
     for span in spans:

@@ -12,37 +12,37 @@ from typing import Any, TypedDict
 
 from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit
-from holdfast.engine.delta_channels import FOLLOWS, KEPT, Unheld
+from holdfast.engine.delta_channels import FOLLOWS, KEPT, UnreadDeltas
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap, as_map, pack_name
-from holdfast.engine.row_format import Line, Point, readable
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.state_loader import LoadedState
 
 
-class Moved(Exception):
+class HeadMoved(Exception):
     """The step that others were to follow is not the last one any more."""
 
 
-class About(TypedDict, total=False):
-    """Fields of a `Saving`."""
+class AppendFields(TypedDict, total=False):
+    """Fields of a `AppendRequest`."""
 
     metadata: bytes
     readable: str
     riders: partial[list[Change]]
 
 
-def about(engine: Engine, line: Line, metadata: Mapping[str, Any], unheld: Unheld) -> About:
+def about(engine: Engine, line: Line, metadata: Mapping[str, Any], unheld: UnreadDeltas) -> AppendFields:
     """What is said of a step, and stored with it, that gets the histories of some channels."""
     codec, whole = engine.ground.codec, {**metadata, **unheld.metadata}
-    said = About(metadata=codec.pack(whole), readable=readable(codec, whole))
+    said = AppendFields(metadata=codec.pack(whole), readable=readable(codec, whole))
     if unheld.counters:
         said["riders"] = partial(engine.deltas().given, line, unheld)
     return said
 
 
-async def latest_id(engine: Engine, line: Line, parent: Point) -> str:
+async def latest_id(engine: Engine, line: Line, parent: StepRef) -> str:
     """An id for a step that is to be the latest, whatever ids others have."""
     newest = await engine.lines.find(line, None)
     return new_id(max(engine.ground.clock(), newest.time), max(newest.id, parent.id))
@@ -56,13 +56,13 @@ def without_follows(state: PackedMap) -> PackedMap:
     return {**state, pack_name(KEPT): {key: value for key, value in kept.items() if key != pack_name(FOLLOWS)}}
 
 
-def only_after(point: Point, edit: EditMap) -> Edit:
-    """An edit that is made after this very step; after another, `Moved`."""
+def only_after(point: StepRef, edit: EditMap) -> Edit:
+    """An edit that is made after this very step; after another, `HeadMoved`."""
 
-    async def unless_moved(parent: Point | None, held: Held | None) -> EditMap:
+    async def unless_moved(parent: StepRef | None, held: LoadedState | None) -> EditMap:
         del held
         if parent is None or parent.hash != point.hash:
-            raise Moved
+            raise HeadMoved
         return edit
 
     return unless_moved

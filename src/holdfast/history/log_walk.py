@@ -13,50 +13,50 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
-from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, Line, Point, open_step
+from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
 
 _AHEAD, _FAR_AHEAD = 16, 256
 """How many steps of a branch are read at a time: at first, and after a while."""
 
 
-class Visit(NamedTuple):
+class VisitedStep(NamedTuple):
     """A step that the walk came by.
 
     `step` is None where only a stub is left of it, and where it is damaged: `damage` says how.
     """
 
     row: Row
-    point: Point
+    point: StepRef
     step: Step | None
-    parents: tuple[Place, ...]
+    parents: tuple[Position, ...]
     damage: str = ""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         """Where it stands."""
-        return Place(self.point.branch, self.point.seq)
+        return Position(self.point.branch, self.point.seq)
 
 
-class Walk:
+class LogWalk:
     """The steps that some steps follow, those among them, the latest first, in pages."""
 
     def __init__(self, engine: Engine, line: Line, branches: Iterable[Branch], *, first_parents: bool = False) -> None:
         self._engine = engine
         self._line = line
-        self._layout = Layout(branches)
+        self._layout = BranchGraph(branches)
         self._first_parents = first_parents
-        self._rows: dict[Place, Row] = {}
+        self._rows: dict[Position, Row] = {}
         self._ahead: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
-        self.ids: dict[Place, str] = {}
+        self.ids: dict[Position, str] = {}
         """The ids of the steps walked over so far, and of those that they follow; empty for stubs."""
 
-    async def start(self, places: Sequence[Place]) -> None:
+    async def start(self, places: Sequence[Position]) -> None:
         """Walk back from these steps too."""
         wanted = [place for place in places if place not in self.ids and place not in self._rows]
         queries: list[Query] = [Scan(STEPS, (*self._line, *place)) for place in wanted]
@@ -66,19 +66,19 @@ class Walk:
         for place in places:
             await self._push(place)
 
-    async def page(self, limit: int) -> list[Visit]:
+    async def page(self, limit: int) -> list[VisitedStep]:
         """The next steps, so many at most; none at the end. Stubs count too."""
-        found: list[Visit] = []
+        found: list[VisitedStep] = []
         while self._queue and len(found) < limit:
             _, _, branch, seq = heappop(self._queue)
-            place = Place(-branch, -seq)
+            place = Position(-branch, -seq)
             visit = self._visit(place, self._rows.pop(place))
             found.append(visit)
             for parent in visit.parents[:1] if self._first_parents else visit.parents:
                 await self._push(parent)
         return found
 
-    async def _push(self, place: Place) -> None:
+    async def _push(self, place: Position) -> None:
         if place in self.ids:
             return
         row = self._rows.get(place)
@@ -87,11 +87,11 @@ class Walk:
             row = self._rows.get(place)
             if row is None:
                 return  # deleted meanwhile, or the line is cut off there
-        point = Point.of(row)
+        point = StepRef.of(row)
         self.ids[place] = point.id
         heappush(self._queue, (-point.time, -point.depth, -place.branch, -place.seq))
 
-    async def _read(self, place: Place) -> None:
+    async def _read(self, place: Position) -> None:
         """Read a step, and some before it on its branch."""
         count = self._ahead.get(place.branch, _AHEAD)
         self._ahead[place.branch] = min(2 * count, _FAR_AHEAD)
@@ -100,33 +100,35 @@ class Walk:
         )
         (rows,) = await self._engine.ground.backend.read([scan])
         for row in rows:
-            self._rows[Place(*Point.of(row)[:2])] = row
+            self._rows[Position(*StepRef.of(row)[:2])] = row
 
-    def _visit(self, place: Place, row: Row) -> Visit:
-        point = Point.of(row)
-        before = Place(place.branch, place.seq - 1) if place.seq else self._layout.base(place.branch)
+    def _visit(self, place: Position, row: Row) -> VisitedStep:
+        point = StepRef.of(row)
+        before = Position(place.branch, place.seq - 1) if place.seq else self._layout.base(place.branch)
         parents = () if before is None else (before,)
         try:
             if point.pruned:
-                merged = (Place(parent.branch, parent.seq) for parent in point.merged)
-                return Visit(row, point, None, (*parents, *merged))
+                merged = (Position(parent.branch, parent.seq) for parent in point.merged)
+                return VisitedStep(row, point, None, (*parents, *merged))
             step = open_step(self._line, row, self._engine.ground.max_bytes)
         except CorruptError as error:
-            return Visit(row, point, None, parents, str(error))
-        return Visit(row, point, step, tuple(Place(parent.branch, parent.seq) for parent in step.header.parents))
+            return VisitedStep(row, point, None, parents, str(error))
+        return VisitedStep(
+            row, point, step, tuple(Position(parent.branch, parent.seq) for parent in step.header.parents)
+        )
 
 
-class Labels:
+class StepLabels:
     """What leads to steps by name: branches whose last they are, names and tags. Read as far as it is asked for."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
         self._line = line
         self.branches: list[Branch] = []
-        self.head: Point | None = None
+        self.head: StepRef | None = None
         self._names: dict[int, str] = {}
-        self._based: dict[Place, list[int]] = {}
-        self._ends: dict[int, Place] = {}
+        self._based: dict[Position, list[int]] = {}
+        self._ends: dict[int, Position] = {}
         self._refs: dict[str, list[str]] = {}
 
     async def load(self) -> None:
@@ -137,7 +139,7 @@ class Labels:
         taken = any(branch.name == MAIN.name for branch in self.branches)
         self._names = {0: "" if taken else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
         for branch in self.branches:
-            self._based.setdefault(Place(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
+            self._based.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
         for kind in (NAME, TAG):
             for name, id in await lines.refs(line, kind):
                 self._refs.setdefault(id, []).append(f"{kind}: {name}")
@@ -146,14 +148,14 @@ class Labels:
         """What a branch is called; its number, if it has no name."""
         return self._names.get(branch) or f"branch {branch}"
 
-    async def ends(self) -> list[Place]:
+    async def ends(self) -> list[Position]:
         """The last steps of all branches, but of those that a new revision took the place of."""
         await self._look(self._names)
         unnamed = [number for number in self._ends if not self._names[number]]
         if unnamed:
             places = [self._ends[number] for number in unnamed]
             points = [
-                Point.of(row)
+                StepRef.of(row)
                 for rows in await self._read([Scan(STEPS, (*self._line, *place), bodies=False) for place in places])
                 for row in rows
             ]
@@ -161,21 +163,21 @@ class Labels:
                 [Scan(STEPS, (*self._line, point.id), (), (), True, 1, "id", bodies=False) for point in points]
             )
             for point, rows in zip(points, latest, strict=True):
-                if not point.pruned and rows and Point.of(rows[0]).revision > point.revision:
+                if not point.pruned and rows and StepRef.of(rows[0]).revision > point.revision:
                     del self._ends[point.branch]
         return list(dict.fromkeys(self._ends.values()))
 
-    async def of(self, visits: Sequence[Visit]) -> list[list[str]]:
+    async def of(self, visits: Sequence[VisitedStep]) -> list[list[str]]:
         """For each of some steps, what leads to it: `HEAD -> main`, `other`, `name: good`, `tag: seen`."""
         wanted = {visit.place.branch for visit in visits}
         wanted |= {number for visit in visits for number in self._based.get(visit.place, ())}
         await self._look(wanted - self._ends.keys())
-        at: dict[Place, list[int]] = {}
+        at: dict[Position, list[int]] = {}
         for number, place in sorted(self._ends.items()):
             at.setdefault(place, []).append(number)
         return [self._labels(visit, at.get(visit.place, [])) for visit in visits]
 
-    def _labels(self, visit: Visit, numbers: Sequence[int]) -> list[str]:
+    def _labels(self, visit: VisitedStep, numbers: Sequence[int]) -> list[str]:
         names = [self._names[number] for number in numbers if self._names[number]]
         head = self.head
         if head is not None and (head.branch, head.seq) == visit.place:
@@ -196,7 +198,7 @@ class Labels:
         bases = {number: place for place, based in self._based.items() for number in based}
         for number, rows in zip(wanted, found, strict=True):
             if rows:
-                self._ends[number] = Place(*Point.of(rows[0])[:2])
+                self._ends[number] = Position(*StepRef.of(rows[0])[:2])
             elif number in bases and bases[number].seq >= 0:
                 self._ends[number] = bases[number]
 
@@ -215,7 +217,7 @@ async def abbreviations(engine: Engine, line: Line, ids: Sequence[str], shortest
     for number, id in enumerate(ids):
         for rows in found[2 * number : 2 * number + 2]:
             for row in rows:
-                longest = max(longest, _common(id, Point.of(row).id) + 1)
+                longest = max(longest, _common(id, StepRef.of(row).id) + 1)
     return [id[:longest] for id in ids]
 
 

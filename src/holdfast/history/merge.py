@@ -13,23 +13,23 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from holdfast.codec import Codec
-from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.delta_channels import KEPT, Unheld
+from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.merge import Clash as PackedClash
+from holdfast.engine.model.merge import PackedConflict as PackedClash
+from holdfast.engine.model.merge import PackedResolution, Resolver, ours, theirs, union
 from holdfast.engine.model.merge import Path as PackedPath
-from holdfast.engine.model.merge import Resolution, Resolver, ours, theirs, union
 from holdfast.engine.model.merge import merge as merge_states
-from holdfast.engine.model.missing import MISSING, Nothing
+from holdfast.engine.model.missing import MISSING, MissingType
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack
-from holdfast.engine.model.steps import Parent
-from holdfast.engine.row_format import MERGE, Line, Point
-from holdfast.engine.step_info import Head
+from holdfast.engine.model.steps import StepParent
+from holdfast.engine.row_format import MERGE, Line, StepRef
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
-from holdfast.history.ancestry import Ancestry, Common
-from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
+from holdfast.history.ancestry import Ancestry, CommonAncestors
+from holdfast.history.langgraph_compat import HeadMoved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
 from holdfast.history.revisions import Revisions
 
@@ -40,12 +40,12 @@ _SHOWN = 8
 """How many clashes the message of an error names."""
 
 
-LEAVE: Final = Nothing("LEAVE")
+UNRESOLVED: Final = MissingType("LEAVE")
 """What a function returns that does not settle a clash."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class MergeConflict:
     """Both sides changed the same thing differently. `MISSING` is what a side has that has nothing there.
 
     `path` are the keys and places on the way to it, `where` the same as text. If the path ends in a slice, the values
@@ -63,11 +63,11 @@ class Clash:
         return path_text(self.path)
 
 
-Settle: TypeAlias = "str | Callable[[Clash], Any]"
+Settle: TypeAlias = "str | Callable[[MergeConflict], Any]"
 """How a clash is settled: `"ours"`, `"theirs"`, `"union"`, or a function that is given it and returns the value,
-`MISSING`, or `LEAVE`."""
+`MISSING`, or `UNRESOLVED`."""
 
-Resolve: TypeAlias = "Callable[[Clash], Any] | Mapping[str, Settle]"
+Resolve: TypeAlias = "Callable[[MergeConflict], Any] | Mapping[str, Settle]"
 """A function for all clashes, or ways to settle by the path they are at or below: `{"messages": "union"}`."""
 
 _STRATEGIES: dict[str, Resolver] = {"ours": ours, "theirs": theirs, "union": union}
@@ -82,7 +82,7 @@ async def merge(
     strategy: str | None = None,
     resolve: Resolve | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Head:
+) -> StepInfo:
     """Merge a revision into a branch, into the latest checkpoint (`HEAD`), or on top of a checkpoint.
 
     Returns the merge; or the head that is there, if nothing is to be merged. Whoever adds to the branch meanwhile is
@@ -121,7 +121,7 @@ class _Merge:
         self._resolver = _Resolver(engine.ground.codec, strategy, resolve)
         self._metadata = metadata
 
-    async def save(self) -> Head:
+    async def save(self) -> StepInfo:
         engine, line = self._engine, self._line
         theirs = await Revisions(engine, line).resolve(self._theirs)
         for _ in range(_ATTEMPTS):
@@ -134,13 +134,13 @@ class _Merge:
             saving.parent, saving.on_conflict = parent, how
             try:
                 return (await engine.rebaser.save(saving))[0]
-            except Moved:
+            except HeadMoved:
                 continue
         raise ConflictError(
             "others kept adding to the branch while it was merged into", where=f"thread {line}", hint="Try again"
         )
 
-    async def _target(self) -> tuple[Point, At, OnConflict]:
+    async def _target(self) -> tuple[StepRef, At, OnConflict]:
         """The step that is merged into as of now, how to name it as a parent, and whether others may be first."""
         revisions = Revisions(self._engine, self._line)
         if self._into in ("HEAD", "@"):
@@ -151,7 +151,7 @@ class _Merge:
         point = await revisions.resolve(self._into)
         return point, point.id, OnConflict.REFUSE
 
-    async def _saving(self, ours: Point, theirs: Point, common: Common) -> Saving:
+    async def _saving(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
         base = common.best
         known = base is None or not base.pruned  # where histories have nothing in common, both start from nothing
         base = base if known else None
@@ -174,17 +174,17 @@ class _Merge:
         }
         if common.others:
             said["other_bases"] = [point.id for point in common.others if not point.pruned]
-        return Saving(
+        return AppendRequest(
             self._line,
             only_after(ours, diff_maps(states[1], state)),
             id=await latest_id(self._engine, self._line, ours),
             kind=MERGE,
             time=max(self._engine.ground.clock(), theirs.time),
-            merged=(Parent(theirs.branch, theirs.seq, theirs.hash),),
+            merged=(StepParent(theirs.branch, theirs.seq, theirs.hash),),
             **about(self._engine, self._line, said, delta),
         )
 
-    async def _state(self, point: Point | None) -> PackedMap:
+    async def _state(self, point: StepRef | None) -> PackedMap:
         if point is None:
             return {}
         return await self._engine.lines.reading(self._line, point, partial(self._engine.states.values, self._line))
@@ -192,15 +192,15 @@ class _Merge:
     # Delta channels -------------------------------------------------------------------------------------------
 
     async def _delta(
-        self, points: Sequence[Point | None], states: Sequence[PackedMap], *, known: bool
-    ) -> tuple[Unheld, dict[str, int]]:
+        self, points: Sequence[StepRef | None], states: Sequence[PackedMap], *, known: bool
+    ) -> tuple[UnreadDeltas, dict[str, int]]:
         """The delta channels, whose values only a graph knows: from which side each comes, and its history.
 
         They cannot be merged, only taken whole.
         """
         deltas = self._engine.deltas()
-        unheld = [Unheld({}, {}) if at is None else await deltas.unheld(self._line, at) for at in points]
-        taken, sides = Unheld({}, {}), {}
+        unheld = [UnreadDeltas({}, {}) if at is None else await deltas.unheld(self._line, at) for at in points]
+        taken, sides = UnreadDeltas({}, {}), {}
         for channel in dict.fromkeys([*unheld[1].counters, *unheld[2].counters]):
             base, ours, theirs = (
                 (state.get(pack_name(channel)), each.histories.get(channel))
@@ -222,7 +222,7 @@ class _Merge:
                 taken.counters[channel], taken.histories[channel] = side.counters[channel], side.histories[channel]
         return taken, sides
 
-    def _refused(self, ours: Point, theirs: Point, clashes: Sequence[PackedClash], *, known: bool) -> ConflictError:
+    def _refused(self, ours: StepRef, theirs: StepRef, clashes: Sequence[PackedClash], *, known: bool) -> ConflictError:
         found = tuple(map(self._resolver.shown, clashes))
         named = ", ".join(clash.where for clash in found[:_SHOWN])
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -250,7 +250,7 @@ class _Resolver:
             self._by_path = [(parse_path(path), _checked(how)) for path, how in resolve.items()]
             self._by_path.sort(key=lambda each: len(each[0]), reverse=True)
 
-    def settle(self, clash: PackedClash) -> Resolution | None:
+    def settle(self, clash: PackedClash) -> PackedResolution | None:
         if clash.path[0] == pack_name(KEPT):
             return _greater(self._codec, clash)
         for how in self._asked(clash.path):
@@ -268,24 +268,24 @@ class _Resolver:
                 yield how
                 return
 
-    def _called(self, function: Callable[[Clash], Any], clash: PackedClash) -> Resolution | None:
+    def _called(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
         shown = self.shown(clash)
         value = function(shown)
-        if value is LEAVE:
+        if value is UNRESOLVED:
             return None
         if value is MISSING:
-            return Resolution(None)
+            return PackedResolution(None)
         if isinstance(clash.path[-1], slice) and type(value) is not list:
             raise InvalidError(
                 f"a stretch of a list is settled with a list of items, not with {type(value).__name__}",
                 where=shown.where,
             )
-        return Resolution(pack_state(self._codec, {"": value})[pack_name("")])
+        return PackedResolution(pack_state(self._codec, {"": value})[pack_name("")])
 
-    def shown(self, clash: PackedClash) -> Clash:
+    def shown(self, clash: PackedClash) -> MergeConflict:
         """A clash, for callers."""
         sides = (MISSING if side is None else unpack(self._codec, side) for side in clash[1:])
-        return Clash(self._path(clash.path), *sides)
+        return MergeConflict(self._path(clash.path), *sides)
 
     def _path(self, path: PackedPath) -> tuple[Any, ...]:
         return tuple(self._codec.unpack(part) if isinstance(part, bytes) else part for part in path)
@@ -297,11 +297,11 @@ def _checked(how: Settle) -> Settle:
     return how
 
 
-def _greater(codec: Codec, clash: PackedClash) -> Resolution:
+def _greater(codec: Codec, clash: PackedClash) -> PackedResolution:
     """What becomes of the versions of channels, and of who saw which: the greater, so that the merge starts nothing
     anew. Of all else, ours."""
     if clash.ours is None or clash.theirs is None:
-        return Resolution(clash.ours or clash.theirs)
+        return PackedResolution(clash.ours or clash.theirs)
     mine, yours = unpack(codec, clash.ours), unpack(codec, clash.theirs)
     newer = type(mine) is type(yours) and isinstance(mine, int | float | str) and yours > mine
-    return Resolution(clash.theirs if newer else clash.ours)
+    return PackedResolution(clash.theirs if newer else clash.ours)

@@ -11,42 +11,42 @@ from holdfast.engine.model.drafts import Draft, MapDraft, as_dict, draft
 from holdfast.engine.model.edit_paths import inside
 from holdfast.engine.model.json_diff import NOTHING, Path, tree_of
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Item, Origin
+from holdfast.engine.model.nodes import ListItem, WrittenBy
 from holdfast.engine.model.operations import LoadLarge
 from holdfast.engine.model.workspace import Rounds, Workspace
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import LoadedState
 
 T = TypeVar("T")
 
-NOWHERE = Origin(0, 0)
+NOWHERE = WrittenBy(0, 0)
 """Where nothing comes from."""
 
 
-class Found(NamedTuple):
+class PastValue(NamedTuple):
     """What is at a place: the value, or in an object of a class its JSON form; and the step that wrote it."""
 
     value: Draft | None
     tree: Any
-    origin: Origin
+    origin: WrittenBy
     items: int
     """At which part of the path an item of a list stands; -1 if none does. What is below it was written with it."""
     path: Path
     """The path, with places in lists counted from the start."""
 
 
-class Look:
+class PastReader:
     """A state of which places are looked at."""
 
-    def __init__(self, engine: Engine, line: Line, point: Point) -> None:
+    def __init__(self, engine: Engine, line: Line, point: StepRef) -> None:
         self._engine = engine
         self._line = line
         self.point = point
-        self._held: Held | None = None
+        self._held: LoadedState | None = None
         self._ws = Workspace()
         self._draft: MapDraft | None = None
 
-    async def _state(self) -> tuple[Held, MapDraft]:
+    async def _state(self) -> tuple[LoadedState, MapDraft]:
         if self._held is None or self._draft is None:
             held = await self._engine.states.hold(self._line, self.point)
 
@@ -62,7 +62,7 @@ class Look:
         held, _ = await self._state()
         return await self._engine.states.nodes(self._line, held, rounds)
 
-    async def place(self, path: Path) -> Found | None:
+    async def place(self, path: Path) -> PastValue | None:
         """What is at a place; None if there is nothing."""
         _, state = await self._state()
         value: Draft = state
@@ -89,8 +89,8 @@ class Look:
                 here.append(part)
             else:
                 tree = inside(to_json(value) if isinstance(value, bytes) else None, path[depth:])
-                return None if tree is NOTHING else Found(None, tree, origin, items, (*here, *path[depth:]))
-        return Found(value, NOTHING, origin, items, tuple(here))
+                return None if tree is NOTHING else PastValue(None, tree, origin, items, (*here, *path[depth:]))
+        return PastValue(value, NOTHING, origin, items, tuple(here))
 
     async def _fetched(self, value: Draft) -> Draft:
         if not isinstance(value, bytes) or not is_pointer(value):
@@ -99,13 +99,13 @@ class Look:
         known = held.fresh.get(value)
         return known if known is not None else (await self._engine.states.large(self._line, [value]))[value]
 
-    async def tree(self, found: Found) -> Any:
+    async def tree(self, found: PastValue) -> Any:
         """A value in JSON form; large ones that stand as pointers stay so."""
         if found.value is None:
             return found.tree
         return tree_of(await self.nodes(draft_reader.whole(self._ws, found.value)), {})
 
-    async def items(self, found: Found, start: int, stop: int) -> list[Item]:
+    async def items(self, found: PastValue, start: int, stop: int) -> list[ListItem]:
         """Items of a list, each with the step that wrote it."""
         value = found.value
         return (
@@ -114,11 +114,11 @@ class Look:
             else await self.nodes(draft_reader.written_items(self._ws, value, found.origin, start, stop))
         )
 
-    async def all_items(self, found: Found) -> list[Item]:
+    async def all_items(self, found: PastValue) -> list[ListItem]:
         """All items of a list."""
         return await self.items(found, 0, 0 if found.value is None else draft_reader.length(found.value) or 0)
 
-    async def keys(self, found: Found) -> list[Any] | None:
+    async def keys(self, found: PastValue) -> list[Any] | None:
         """The keys of a dict; None if it is none."""
         value = found.value
         packed = None if value is None else await self.nodes(draft_reader.keys(self._ws, value))

@@ -14,18 +14,18 @@ from msgspec.json import encode
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import STEPS
-from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.alignment import gaps
 from holdfast.engine.model.edit_paths import Said, below, may_touch, opened_map, operation_at, place_before, within
 from holdfast.engine.model.json_diff import NOTHING, Edit, Path
-from holdfast.engine.model.nodes import Item, Origin
-from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Set
-from holdfast.engine.row_format import MERGE, Line, Point, open_step
-from holdfast.engine.state_loader import Held
-from holdfast.history.comparison import Spot, differences
-from holdfast.history.past_reader import NOWHERE, Found, Look
+from holdfast.engine.model.nodes import ListItem, WrittenBy
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Set
+from holdfast.engine.row_format import MERGE, Line, StepRef, open_step
+from holdfast.engine.state_loader import LoadedState
+from holdfast.history.comparison import ComparedPoint, differences
+from holdfast.history.past_reader import NOWHERE, PastReader, PastValue
 
 _FEW, _PAGE = 2, 256
 """How many steps are read at a time where each has to be looked at: at first, and after a while."""
@@ -38,26 +38,26 @@ _COMPARED = ("save", "input", "loop", MERGE, "restore", "switch")
 to put, which may have been there."""
 
 
-class Touch(NamedTuple):
+class ProvenanceStep(NamedTuple):
     """A step that changed a place, and what it changed there."""
 
-    origin: Origin
+    origin: WrittenBy
     edits: tuple[Edit, ...]
 
 
-class Tracer:
+class ProvenanceReader:
     """Follows places of a line's states back to the steps that changed them."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
         self._line = line
-        self._layout: Layout | None = None
-        self._rows: dict[Place, Row | None] = {}
+        self._layout: BranchGraph | None = None
+        self._rows: dict[Position, Row | None] = {}
         """The steps that were read last."""
 
-    async def touches(self, point: Point, path: Path) -> AsyncIterator[Touch]:
+    async def touches(self, point: StepRef, path: Path) -> AsyncIterator[ProvenanceStep]:
         """The steps that changed a place, the latest first, along first parents. Places in lists follow their items."""
-        now: Point | None = point
+        now: StepRef | None = point
         in_list = False
         while now is not None:
             found = await self.looked(now, path)
@@ -72,7 +72,7 @@ class Tracer:
                 origin = await self._since(origin, path, found[1])
             step = await self.step(origin)
             if step is None or step.pruned:
-                older = await self._kept_before(Place(*origin))
+                older = await self._kept_before(Position(*origin))
                 edits, before = await self._pruned(older, path, found)
             else:
                 await self._engine.states.hold(self._line, step)  # the state before it is made of the same steps
@@ -80,79 +80,79 @@ class Tracer:
                 here = path if found is None or step == now else await self._place_in(step, path, *found)
                 edits, before = await self._changed(older, step, here)
             if edits:
-                yield Touch(origin, tuple(edits))
+                yield ProvenanceStep(origin, tuple(edits))
             if before is None:
                 return
             now, path = older, before
 
-    async def written(self, point: Point, path: Path) -> Origin | None:
+    async def written(self, point: StepRef, path: Path) -> WrittenBy | None:
         """The last step that changed a place."""
         async for touch in self.touches(point, path):
             return touch.origin
         return None
 
-    async def looked(self, point: Point, path: Path) -> tuple[Look, Found] | None:
+    async def looked(self, point: StepRef, path: Path) -> tuple[PastReader, PastValue] | None:
         """What is at a place in the state at a step."""
-        look = Look(self._engine, self._line, point)
+        look = PastReader(self._engine, self._line, point)
         found = await look.place(path)
         return None if found is None else (look, found)
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    async def step(self, origin: Origin) -> Point | None:
+    async def step(self, origin: WrittenBy) -> StepRef | None:
         """The step of an origin, or the stub that is left of it; None if not even that is."""
-        row = await self._row(Place(*origin))
-        return None if row is None else Point.of(row)
+        row = await self._row(Position(*origin))
+        return None if row is None else StepRef.of(row)
 
-    async def _row(self, place: Place) -> Row | None:
+    async def _row(self, place: Position) -> Row | None:
         """The row of a step. The one before it, which is asked for next, is read with it."""
         if place not in self._rows:
-            wanted = [place, Place(place.branch, place.seq - 1)] if place.seq else [place]
+            wanted = [place, Position(place.branch, place.seq - 1)] if place.seq else [place]
             (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *each) for each in wanted])])
-            found = {Place(*Point.of(row)[:2]): row for row in rows}
+            found = {Position(*StepRef.of(row)[:2]): row for row in rows}
             self._rows = {each: found.get(each) for each in wanted}
         return self._rows[place]
 
-    async def parent(self, point: Point) -> Point | None:
+    async def parent(self, point: StepRef) -> StepRef | None:
         """The step before a step that was not pruned; None at the start of the line."""
         rows = [row for row in self._rows.values() if row is not None]
         (head,) = await self._engine.heads.describe(self._line, [point], rows)
         if not head.header.parents:
             return None
-        parent = await self.step(Origin(*head.header.parents[0][:2]))
+        parent = await self.step(WrittenBy(*head.header.parents[0][:2]))
         if parent is None or parent.pruned:
-            return await self._kept_before(Place(*point[:2]))
-        held: Held | None = self._engine.ground.cache.get((self._line, point.hash))
+            return await self._kept_before(Position(*point[:2]))
+        held: LoadedState | None = self._engine.ground.cache.get((self._line, point.hash))
         if held is not None and held.tail and len(held.tail) - 1 == parent.tail:
             # All that the parent's state is made of is at hand: it need not be read again.
             if self._engine.ground.cache.get((self._line, parent.hash)) is None:
-                shorter = Held(held.root, held.form, held.tail[:-1], held.tail_weight, fresh=held.fresh)
+                shorter = LoadedState(held.root, held.form, held.tail[:-1], held.tail_weight, fresh=held.fresh)
                 self._engine.states.keep(self._line, parent.hash, shorter)
         return parent
 
-    async def _kept_before(self, place: Place) -> Point | None:
+    async def _kept_before(self, place: Position) -> StepRef | None:
         for end in (await self._layouts()).stretches(place):
-            last = Place(end.branch, end.seq - 1) if end == place else end
+            last = Position(end.branch, end.seq - 1) if end == place else end
             found = await self._engine.lines.last_kept(self._line, last)
             if found is not None:
                 return found
         return None
 
-    async def _removal(self, point: Point, path: Path) -> Origin | None:
+    async def _removal(self, point: StepRef, path: Path) -> WrittenBy | None:
         """The last step up to this one that may have removed a place which is not there."""
         keys = self._engine.ground.codec.pack_items(path)
-        async for at, edit in self._steps_back(Place(*point[:2])):
+        async for at, edit in self._steps_back(Position(*point[:2])):
             if edit is not None and may_touch(edit, keys):
                 return at
         return None
 
-    async def _since(self, origin: Origin, path: Path, found: Found) -> Origin:
+    async def _since(self, origin: WrittenBy, path: Path, found: PastValue) -> WrittenBy:
         """The step that wrote a value first, of those that wrote the same again as part of something larger."""
         if found.items >= 0 or not isinstance(found.value, bytes):
             return origin
         return (await self._first_writers(origin, path[:-1], {path[-1]: found.value}))[path[-1]]
 
-    async def _first_writers(self, origin: Origin, path: Path, values: Mapping[Any, bytes]) -> dict[Any, Origin]:
+    async def _first_writers(self, origin: WrittenBy, path: Path, values: Mapping[Any, bytes]) -> dict[Any, WrittenBy]:
         """The same for several entries of a dict, which has them since a step.
 
         Only what the steps say is looked at, and no state: as long as they write the dict again and again.
@@ -162,7 +162,7 @@ class Tracer:
         pack = self._engine.ground.codec.pack
         stem = self._engine.ground.codec.pack_items(path)
         todo = {name: (pack(name), value) for name, value in values.items()}
-        async for at, edit in self._steps_back(Place(*origin)):
+        async for at, edit in self._steps_back(Position(*origin)):
             if edit is None:
                 break
             said: Said = edit
@@ -181,7 +181,7 @@ class Tracer:
                 break
         return writers
 
-    async def _steps_back(self, place: Place) -> AsyncIterator[tuple[Origin, EditMap | None]]:
+    async def _steps_back(self, place: Position) -> AsyncIterator[tuple[WrittenBy, EditMap | None]]:
         """What a step did, and those before it along first parents; None where one was pruned."""
         page, end = _FEW, place
         while True:
@@ -191,30 +191,32 @@ class Tracer:
                 scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True)
                 (rows,) = await self._engine.ground.backend.read([scan])
                 for row in rows:
-                    at = Point.of(row)
-                    yield Origin(*at[:2]), None if at.pruned else self._opened(row)
+                    at = StepRef.of(row)
+                    yield WrittenBy(*at[:2]), None if at.pruned else self._opened(row)
                 last, page = start - 1, min(2 * page, _PAGE)
             base = (await self._layouts()).base(end.branch)
             if base is None:
                 return
             end = base
 
-    async def _layouts(self) -> Layout:
+    async def _layouts(self) -> BranchGraph:
         if self._layout is None:
             self._layout = await self._engine.lines.layout(self._line)
         return self._layout
 
     # What a step changed ----------------------------------------------------------------------------------------
 
-    async def _changed(self, older: Point | None, step: Point, path: Path) -> tuple[list[Edit], Path | None]:
+    async def _changed(self, older: StepRef | None, step: StepRef, path: Path) -> tuple[list[Edit], Path | None]:
         """What a step changed of a place, and where the place was before; None if it was nowhere."""
         channel = self._engine.ground.codec.pack(path[0])
-        edits = await differences(self._engine, Spot(self._line, older), Spot(self._line, step), only=channel)
+        edits = await differences(
+            self._engine, ComparedPoint(self._line, older), ComparedPoint(self._line, step), only=channel
+        )
         before = None if older is None else place_before(edits, path)
         return [part for edit in edits for part in within(edit, path, before)], before
 
     async def _pruned(
-        self, older: Point | None, path: Path, found: tuple[Look, Found] | None
+        self, older: StepRef | None, path: Path, found: tuple[PastReader, PastValue] | None
     ) -> tuple[list[Edit], Path | None]:
         """What one of the pruned steps changed of a place: what it was before is known if an older step was kept."""
         new = NOTHING if found is None else await found[0].tree(found[1])
@@ -226,7 +228,7 @@ class Tracer:
             return [Edit("add", path, path, None, old, new)], path
         return [] if encode(old) == encode(new) else [Edit("change", path, path, None, old, new)], path
 
-    async def _place_in(self, step: Point, path: Path, look: Look, found: Found) -> Path:
+    async def _place_in(self, step: StepRef, path: Path, look: PastReader, found: PastValue) -> Path:
         """Where a place was just after the step that wrote it. Items before it may have come or gone since."""
         if found.items < 0:
             return path
@@ -241,7 +243,7 @@ class Tracer:
         nearest = min(same, key=lambda place: abs(place - index), default=index)
         return (*stem, nearest, *path[found.items + 1 :])
 
-    async def _written(self, step: Point, stem: Path, found: Found) -> list[int]:
+    async def _written(self, step: StepRef, stem: Path, found: PastValue) -> list[int]:
         """The places in a list whose items a step wrote."""
         assert found.value is not None  # noqa: S101 - a list has a value
         (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
@@ -251,13 +253,13 @@ class Tracer:
         places: list[int] = []
         at = 0
         for part in operation.parts:
-            length = part.length if isinstance(part, Keep) else 1 if isinstance(part, Change) else len(part)
-            if not isinstance(part, Keep):
+            length = part.length if isinstance(part, KeepRun) else 1 if isinstance(part, ChangeItem) else len(part)
+            if not isinstance(part, KeepRun):
                 places += range(at, at + length)
             at += length
         return places
 
-    async def _rewrote(self, origins: Iterable[Origin], path: Path) -> set[Origin]:
+    async def _rewrote(self, origins: Iterable[WrittenBy], path: Path) -> set[WrittenBy]:
         """Those of some steps that set a place, or one above it, as a whole, or set parts of it without looking: what
         they set may have been there."""
         found = set()
@@ -267,11 +269,11 @@ class Tracer:
             places = [(*self._line, *origin) for origin in wanted[begin : begin + _PAGE]]
             (rows,) = await self._engine.ground.backend.read([Get(STEPS, places)])
             for row in rows:
-                at = Point.of(row)
+                at = StepRef.of(row)
                 if not at.pruned and (
                     at.kind not in _COMPARED or isinstance(operation_at(self._opened(row), keys), Set)
                 ):
-                    found.add(Origin(*at[:2]))
+                    found.add(WrittenBy(*at[:2]))
         return found
 
     def _opened(self, row: Row) -> EditMap:
@@ -279,10 +281,12 @@ class Tracer:
 
     # Many places at once ----------------------------------------------------------------------------------------
 
-    async def item_origins(self, look: Look, found: Found, path: Path, start: int, stop: int) -> list[Origin]:
+    async def item_origins(
+        self, look: PastReader, found: PastValue, path: Path, start: int, stop: int
+    ) -> list[WrittenBy]:
         """The steps that wrote items of a list."""
         items = await look.items(found, start, stop)
-        origins: list[Origin] = [item.origin for item in items]
+        origins: list[WrittenBy] = [item.origin for item in items]
         open_groups = _grouped(enumerate(items))
         rewrote = await self._rewrote(open_groups, path)
         while open_groups:
@@ -312,11 +316,11 @@ class Tracer:
                 open_groups.setdefault(earlier_origin, []).extend(members)
         return origins
 
-    async def entry_origins(self, look: Look, path: Path, keys: Sequence[Any]) -> list[Origin]:
+    async def entry_origins(self, look: PastReader, path: Path, keys: Sequence[Any]) -> list[WrittenBy]:
         """The steps that wrote entries of a dict."""
-        origins: list[Origin] = []
+        origins: list[WrittenBy] = []
         values: dict[int, bytes] = {}
-        groups: dict[Origin, list[int]] = {}
+        groups: dict[WrittenBy, list[int]] = {}
         for number, key in enumerate(keys):
             found = await look.place((*path, key))
             origins.append(NOWHERE if found is None else found.origin)
@@ -338,7 +342,7 @@ class Tracer:
             older = None if step is None else await self.parent(step)
             if step is None or older is None:
                 continue
-            then, before = Look(self._engine, self._line, step), Look(self._engine, self._line, older)
+            then, before = PastReader(self._engine, self._line, step), PastReader(self._engine, self._line, older)
             for number in group:
                 place = (*path, keys[number])
                 one, other = await then.place(place), await before.place(place)
@@ -353,8 +357,8 @@ class Tracer:
         return origins
 
 
-def _grouped(items: Any) -> dict[Origin, list[tuple[int, Item]]]:
-    groups: dict[Origin, list[tuple[int, Item]]] = {}
+def _grouped(items: Any) -> dict[WrittenBy, list[tuple[int, ListItem]]]:
+    groups: dict[WrittenBy, list[tuple[int, ListItem]]] = {}
     for number, item in items:
         groups.setdefault(item.origin, []).append((number, item))
     return groups

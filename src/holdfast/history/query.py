@@ -30,7 +30,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TypeAlias
 
-from holdfast.engine.text_index.tokenize import Finder, needed
+from holdfast.engine.text_index.tokenize import TextFinder, needed
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_time
 from holdfast.errors import InvalidError
@@ -60,7 +60,7 @@ Range: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Everything:
+class MatchAll:
     """A query that says nothing: all match."""
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Everything:
 
 
 @dataclass(frozen=True)
-class Said:
+class TextTerm:
     """Text that a checkpoint brought."""
 
     text: str
@@ -78,9 +78,9 @@ class Said:
         return (self.text if _is_bare(self.text) else _quoted(self.text)) + "*" * self.prefix
 
     @cached_property
-    def finder(self) -> Finder:
+    def finder(self) -> TextFinder:
         """Finds it in folded text."""
-        return Finder(self.text, prefix=self.prefix)
+        return TextFinder(self.text, prefix=self.prefix)
 
     @property
     def words(self) -> tuple[list[str], list[str]]:
@@ -147,7 +147,7 @@ class Or:
         return " OR ".join(f"({each})" if isinstance(each, Or) else str(each) for each in self.queries)
 
 
-Query: TypeAlias = Everything | Said | Field | Not | And | Or
+Query: TypeAlias = MatchAll | TextTerm | Field | Not | And | Or
 
 
 def walk(query: Query) -> Iterator[Query]:
@@ -163,8 +163,8 @@ def walk(query: Query) -> Iterator[Query]:
 def every(queries: Iterable[Query]) -> Query:
     """The query that asks for all of these."""
     flat = [part for each in queries for part in (each.queries if isinstance(each, And) else (each,))]
-    flat = [each for each in flat if not isinstance(each, Everything)]
-    return Everything() if not flat else flat[0] if len(flat) == 1 else And(tuple(flat))
+    flat = [each for each in flat if not isinstance(each, MatchAll)]
+    return MatchAll() if not flat else flat[0] if len(flat) == 1 else And(tuple(flat))
 
 
 def either(queries: Iterable[Query]) -> Query:
@@ -217,7 +217,7 @@ class _Parser:
     def parse(self) -> Query:
         self._skip()
         if self._at == len(self._text):
-            return Everything()
+            return MatchAll()
         query = self._either()
         if self._at < len(self._text):
             raise self._wrong("there is no ( for this )", self._at)
@@ -279,7 +279,7 @@ class _Parser:
         self._at = bare.end()
         return self._said(bare[0], start)
 
-    def _said(self, text: str, start: int) -> Said:
+    def _said(self, text: str, start: int) -> TextTerm:
         """Text that was read from a place on; a * may follow."""
         prefix = self._take("*")
         end = self._at
@@ -291,7 +291,7 @@ class _Parser:
             raise self._wrong("there is nothing to look for here", start)
         if prefix and text[-1:].isspace():
             raise self._wrong("a * stands right after a word", end - 1)
-        return Said(text, prefix)
+        return TextTerm(text, prefix)
 
     def _meta(self, start: int, at: int) -> Field:
         keys = []

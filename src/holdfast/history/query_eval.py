@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine.lines import Summary
-from holdfast.engine.row_format import HINT, Point
-from holdfast.engine.text_index.extract import Text, role_of
-from holdfast.engine.text_index.tokenize import Folded, fold
+from holdfast.engine.lines import LineSummary
+from holdfast.engine.row_format import HINT, StepRef
+from holdfast.engine.text_index.extract import ExtractedText, role_of
+from holdfast.engine.text_index.tokenize import FoldedText, fold
 from holdfast.errors import CorruptError
-from holdfast.history.query import And, Everything, Field, Not, Or, Query, Said, every, walk
+from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, TextTerm, every, walk
 
 Spans: TypeAlias = list[tuple[int, int]]
 
@@ -31,25 +31,25 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Context(NamedTuple):
+class ThreadContext(NamedTuple):
     """What is known of the thread that checkpoints belong to: names of its branches, and of its checkpoints by id."""
 
-    summary: Summary | None = None
+    summary: LineSummary | None = None
     branches: Mapping[int, str] | None = None
     names: Mapping[str, Sequence[str]] | None = None
     tags: Mapping[str, Sequence[str]] | None = None
 
 
 @dataclass(slots=True)
-class Brought:
+class StepContent:
     """What a checkpoint stores: the channels that it changed, the text it brought, and how many bytes it takes."""
 
     channels: Sequence[str]
-    texts: Sequence[Text]
+    texts: Sequence[ExtractedText]
     size: int | None = None
-    folded: dict[int, Folded] = field(default_factory=dict)
+    folded: dict[int, FoldedText] = field(default_factory=dict)
 
-    def fold(self, number: int) -> Folded:
+    def fold(self, number: int) -> FoldedText:
         """One of the texts, folded."""
         if number not in self.folded:
             self.folded[number] = fold(self.texts[number].text)
@@ -57,13 +57,13 @@ class Brought:
 
 
 @dataclass
-class Subject:
+class QuerySubject:
     """A checkpoint, or a whole thread if there is no point, as far as it is known."""
 
     thread: str
-    context: Context = field(default_factory=Context)
-    point: Point | None = None
-    brought: Brought | None = None
+    context: ThreadContext = field(default_factory=ThreadContext)
+    point: StepRef | None = None
+    brought: StepContent | None = None
 
     @cached_property
     def metadata(self) -> Any:
@@ -83,9 +83,9 @@ class _Scope(NamedTuple):
     wanted: bool
 
 
-def matches(query: Query, subject: Subject, scope: tuple[_Scope, ...] = ()) -> bool | None:
+def matches(query: Query, subject: QuerySubject, scope: tuple[_Scope, ...] = ()) -> bool | None:
     """Whether something matches a query; None if it is not known enough of it."""
-    if isinstance(query, Everything):
+    if isinstance(query, MatchAll):
         return True
     if isinstance(query, Not):
         found = matches(query.query, subject, scope)
@@ -96,15 +96,15 @@ def matches(query: Query, subject: Subject, scope: tuple[_Scope, ...] = ()) -> b
         inner = (*scope, *_scopes(query))
         found = _any(_negated(matches(each, subject, inner)) for each in _conditions(query))
         return _negated(found)
-    if isinstance(query, Said):
+    if isinstance(query, TextTerm):
         return None if subject.brought is None else any(_found(query, subject.brought, scope))
     return _compare(query, subject)
 
 
-def hits(query: Query, subject: Subject, scope: tuple[_Scope, ...] = ()) -> dict[int, Spans]:
+def hits(query: Query, subject: QuerySubject, scope: tuple[_Scope, ...] = ()) -> dict[int, Spans]:
     """Where the texts that a query asks for are, in those that a checkpoint brought, by their numbers."""
     found: dict[int, Spans] = {}
-    if isinstance(query, Said) and subject.brought is not None:
+    if isinstance(query, TextTerm) and subject.brought is not None:
         for number, span in _found(query, subject.brought, scope):
             found.setdefault(number, []).append(span)
     elif isinstance(query, And | Or):
@@ -115,7 +115,7 @@ def hits(query: Query, subject: Subject, scope: tuple[_Scope, ...] = ()) -> dict
     return found
 
 
-def reduced(query: Query, subject: Subject) -> Query | bool:
+def reduced(query: Query, subject: QuerySubject) -> Query | bool:
     """What is left to be known of a query."""
     if isinstance(query, Not):
         left = reduced(query.query, subject)
@@ -163,12 +163,12 @@ def _scopes(query: And) -> list[_Scope]:
 
 def _conditions(query: And) -> Sequence[Query]:
     """What has to be so. Beside a text, that something is not to be in some channel only says where to look."""
-    if not any(isinstance(each, Said) for each in walk(query)):
+    if not any(isinstance(each, TextTerm) for each in walk(query)):
         return query.queries
     return [each for each in query.queries if (scope := _scope_of(each)) is None or scope.wanted]
 
 
-def _found(query: Said, brought: Brought, scope: tuple[_Scope, ...]) -> Any:
+def _found(query: TextTerm, brought: StepContent, scope: tuple[_Scope, ...]) -> Any:
     for number, text in enumerate(brought.texts):
         if not all(_in_scope(each, text) for each in scope):
             continue
@@ -179,12 +179,12 @@ def _found(query: Said, brought: Brought, scope: tuple[_Scope, ...]) -> Any:
                 yield number, (start, end)
 
 
-def _brings(text: Text, folded: Folded, start: int, end: int) -> bool:
+def _brings(text: ExtractedText, folded: FoldedText, start: int, end: int) -> bool:
     # In another form of its characters, a text is as long as it is by chance: then all of it is taken for new.
     return len(folded.shown) != len(text.text) or text.brings(start, end)
 
 
-def _in_scope(scope: _Scope, text: Text) -> bool:
+def _in_scope(scope: _Scope, text: ExtractedText) -> bool:
     asked = scope.field
     value = str(text.path[0]) if asked.name == "channel" else text.role
     return bool(_is_text(asked, value)) is scope.wanted
@@ -203,7 +203,7 @@ def _is_text(asked: Field, value: str) -> bool:
     return same is not (asked.operator == "!=")
 
 
-def _compare(asked: Field, subject: Subject) -> bool | None:
+def _compare(asked: Field, subject: QuerySubject) -> bool | None:
     point, context = subject.point, subject.context
     match asked.name:
         case "thread":
@@ -231,7 +231,7 @@ def _compare(asked: Field, subject: Subject) -> bool | None:
     return _meta(asked, subject.metadata)
 
 
-def _before_all(asked: Field, context: Context) -> bool | None:
+def _before_all(asked: Field, context: ThreadContext) -> bool | None:
     """A thread that was last changed before the time that is asked for has no such checkpoint."""
     low = asked.range[0]
     if asked.name in ("time", "after") and asked.operator != "!=" and low is not None and context.summary is not None:
@@ -239,7 +239,7 @@ def _before_all(asked: Field, context: Context) -> bool | None:
     return None
 
 
-def _brought(asked: Field, brought: Brought | None) -> bool | None:
+def _brought(asked: Field, brought: StepContent | None) -> bool | None:
     if brought is None:
         return None
     values = brought.channels if asked.name == "channel" else [text.role for text in brought.texts if text.role]
@@ -252,7 +252,7 @@ def _one_is(asked: Field, values: Sequence[str]) -> bool:
     return test(_is_text(asked, value) for value in values)
 
 
-def _size(asked: Field, subject: Subject) -> bool | None:
+def _size(asked: Field, subject: QuerySubject) -> bool | None:
     if subject.point is None:
         return None if subject.context.summary is None else _in_range(asked, subject.context.summary.size)
     size = None if subject.brought is None else subject.brought.size

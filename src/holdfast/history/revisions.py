@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.tables import REFS, STEPS
-from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, no_line
-from holdfast.engine.row_format import Branch, Line, Point, check_name
+from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
@@ -41,7 +41,7 @@ _SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
 _LATEST = ("HEAD", "@")
 
 
-async def resolve(engine: Engine, line: Line, text: str) -> Point:
+async def resolve(engine: Engine, line: Line, text: str) -> StepRef:
     """The step that a revision names. `NotFoundError` if there is none; `InvalidError` if it is none, or may mean
     several."""
     return await Revisions(engine, line).resolve(text)
@@ -56,9 +56,9 @@ class Revisions:
         self._backend = engine.ground.backend
         self._line = line
         self._branches: list[Branch] | None = None
-        self._layout = Layout(())
+        self._layout = BranchGraph(())
 
-    async def resolve(self, text: str) -> Point:
+    async def resolve(self, text: str) -> StepRef:
         """The step that a revision names."""
         base, suffixes = await self._split(check_name(text, "revision"))
         point = await self._base(text, base, suffixes)
@@ -79,7 +79,7 @@ class Revisions:
         """All branches but the first."""
         if self._branches is None:
             self._branches = await self._lines.branches(self._line)
-            self._layout = Layout(self._branches)
+            self._layout = BranchGraph(self._branches)
         return self._branches
 
     # What a text consists of ----------------------------------------------------------------------------------
@@ -110,18 +110,18 @@ class Revisions:
                 found |= {each.name for each in await self.branches() if each.name in wanted}
         return found
 
-    async def _ids_and_names(self, texts: Sequence[str]) -> tuple[dict[str, Point], dict[str, str]]:
+    async def _ids_and_names(self, texts: Sequence[str]) -> tuple[dict[str, StepRef], dict[str, str]]:
         queries: list[Query] = [
             Scan(STEPS, (*self._line, text), reverse=True, limit=1, by="id", bodies=False) for text in texts
         ]
         queries.append(Get(REFS, [(*self._line, NAME, text, "") for text in texts]))
         *steps, refs = await self._backend.read(queries)
-        ids = {text: Point.of(rows[0]) for text, rows in zip(texts, steps, strict=True) if rows}
+        ids = {text: StepRef.of(rows[0]) for text, rows in zip(texts, steps, strict=True) if rows}
         return ids, {str(row.key[3]): str(row.columns[0]) for row in refs}
 
     # The base -------------------------------------------------------------------------------------------------
 
-    async def _base(self, text: str, base: str, suffixes: Sequence[_Suffix]) -> Point:
+    async def _base(self, text: str, base: str, suffixes: Sequence[_Suffix]) -> StepRef:
         if base in _LATEST or (not base and suffixes[0].kind != "#"):
             return await self._lines.find(self._line, None)
         if not base:
@@ -136,15 +136,15 @@ class Revisions:
             return await self._lines.head(self._line, branch.branch)
         return await self._prefixed(text, base)
 
-    async def _prefixed(self, text: str, start: str) -> Point:
+    async def _prefixed(self, text: str, start: str) -> StepRef:
         """The only step whose id starts so."""
-        found: dict[str, Point] = {}
+        found: dict[str, StepRef] = {}
         after, page = start, _SHOWN + 1
         while len(start) >= _SHORTEST and len(found) <= _SHOWN:
             (rows,) = await self._backend.read(
                 [Scan(STEPS, tuple(self._line), (after,), limit=page, by="id", bodies=False)]
             )
-            points = [point for point in map(Point.of, rows) if point.id.startswith(start)]
+            points = [point for point in map(StepRef.of, rows) if point.id.startswith(start)]
             found.update((point.id, point) for point in points)
             if len(points) < page:
                 break
@@ -180,7 +180,7 @@ class Revisions:
 
     # Suffixes -------------------------------------------------------------------------------------------------
 
-    async def _follow(self, text: str, point: Point, suffix: _Suffix, of_thread: bool) -> Point:
+    async def _follow(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
         if suffix.kind == "@":
             return await self._by_time(text, point, suffix, of_thread)
         if suffix.kind == "#":
@@ -192,7 +192,7 @@ class Revisions:
             return await self._parent(text, point, count, suffix)
         return await self._along(text, point, point.depth - count, suffix)
 
-    async def _along(self, text: str, point: Point, depth: int, suffix: _Suffix) -> Point:
+    async def _along(self, text: str, point: StepRef, depth: int, suffix: _Suffix) -> StepRef:
         """The step that has so many before it, on the way to a step."""
         if depth == point.depth:
             return point
@@ -203,13 +203,13 @@ class Revisions:
                 else f"there are only {point.depth} checkpoints before {text[: suffix.column] or 'HEAD'!r}",
                 where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
             )
-        place = Place(point.branch, point.seq - (point.depth - depth))
+        place = Position(point.branch, point.seq - (point.depth - depth))
         if place.seq < 0:
             await self.branches()
             place = self._layout.along(point.branch, depth)
         return await self._at(place, text)
 
-    async def _parent(self, text: str, point: Point, number: int, suffix: _Suffix) -> Point:
+    async def _parent(self, text: str, point: StepRef, number: int, suffix: _Suffix) -> StepRef:
         """A further parent of a merge."""
         if point.pruned:
             raise self._gone(text[: suffix.column], point)
@@ -222,12 +222,12 @@ class Revisions:
                 hint="A merge has two: log() shows which checkpoints are merges",
             )
         parent = parents[number - 1]
-        found = await self._at(Place(parent.branch, parent.seq), text)
+        found = await self._at(Position(parent.branch, parent.seq), text)
         if found.hash != parent.commit:
             raise self._gone(text, None)
         return found
 
-    async def _by_time(self, text: str, point: Point, suffix: _Suffix, of_thread: bool) -> Point:
+    async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
         now = to_datetime(self._engine.ground.clock())
         try:
             time = to_time(parse_moment(suffix.time, now))
@@ -236,7 +236,7 @@ class Revisions:
         if of_thread:
             return await self._lines.at_time(self._line, time)
         await self.branches()
-        for end in self._layout.stretches(Place(point.branch, point.seq)):
+        for end in self._layout.stretches(Position(point.branch, point.seq)):
             if found := await self._lines.last_before(self._line, [end], time):
                 return found[0]
         raise NotFoundError(
@@ -244,13 +244,13 @@ class Revisions:
             where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
         )
 
-    async def _at(self, place: Place, text: str) -> Point:
+    async def _at(self, place: Position, text: str) -> StepRef:
         (rows,) = await self._backend.read([Scan(STEPS, (*self._line, *place), bodies=False)])
         if not rows:
             raise self._gone(text, None)
-        return Point.of(rows[0])
+        return StepRef.of(rows[0])
 
-    def _gone(self, text: str, point: Point | None) -> NotFoundError:
+    def _gone(self, text: str, point: StepRef | None) -> NotFoundError:
         when = "" if point is None else f", of {_when(point.time)},"
         return NotFoundError(
             f"the checkpoint that {text!r} names{when} was pruned",
@@ -278,7 +278,7 @@ def _invalid(what: str, text: str, column: int, hint: str = "") -> InvalidError:
     return InvalidError(what, where=f"column {column + 1} of {text!r}", hint=hint)
 
 
-def _ambiguous(text: str, start: str, points: Sequence[Point]) -> InvalidError:
+def _ambiguous(text: str, start: str, points: Sequence[StepRef]) -> InvalidError:
     shown = ", ".join(f"{point.id} ({point.kind}, {_when(point.time)})" for point in points[:_SHOWN])
     more = ", and more" if len(points) > _SHOWN else ""
     return _invalid(f"several ids start with {start!r}: {shown}{more}", text, 0, "Write more of it")

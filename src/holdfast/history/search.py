@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG, Summary
+from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projection.rows import is_hidden
-from holdfast.engine.row_format import Line, Point, check_name, info_of, open_step
-from holdfast.engine.text_index.extract import Text
+from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
+from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.history.paths import path_text
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
-from holdfast.history.query_eval import Brought, Context, Spans, Subject, hits, matches, reduced
-from holdfast.history.query_plan import Need, needs, one_thread, thread_prefix
+from holdfast.history.query_eval import QuerySubject, Spans, StepContent, ThreadContext, hits, matches, reduced
+from holdfast.history.query_plan import WordFilter, needs, one_thread, thread_prefix
 
 INDEX, SCAN = "index", "scan"
 """How a page was found."""
@@ -53,7 +53,7 @@ _BEFORE = 40
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
-class Hit(NamedTuple):
+class SearchHit(NamedTuple):
     """A place where text was found: which, who says it if it is in a message, some of the text there, and the parts of
     that which were asked for."""
 
@@ -63,7 +63,7 @@ class Hit(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class Match(NamedTuple):
+class SearchMatch(NamedTuple):
     """A checkpoint that matches, and where in it; what messages say comes first. `more` hits are not shown."""
 
     thread: str
@@ -72,18 +72,18 @@ class Match(NamedTuple):
     step: int
     branch: int
     kind: str
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[SearchHit, ...] = ()
     more: int = 0
 
 
-class Page(NamedTuple):
+class SearchPage(NamedTuple):
     """Some of what matches.
 
     `next` is where the next page starts, to be given as `after`; None if this is the last. `how` it was found: `index`
     or `scan`. `looked` counts the checkpoints that were looked at, `unreadable` those that are damaged.
     """
 
-    matches: list[Match]
+    matches: list[SearchMatch]
     next: str | None
     how: str
     looked: int
@@ -98,13 +98,13 @@ async def search(
     limit: int = 20,
     after: str | None = None,
     progress: Progress | None = None,
-) -> Page:
+) -> SearchPage:
     """A page of the checkpoints that match a query."""
     asked = parse(query) if isinstance(query, str) else query
-    return await Search(engine, tenant, asked, progress).page(limit, after)
+    return await SearchRun(engine, tenant, asked, progress).page(limit, after)
 
 
-class Search:
+class SearchRun:
     """One query, asked of one tenant's threads."""
 
     def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
@@ -118,13 +118,13 @@ class Search:
         self._wants_branches = "branch" in names
         self._wants_names = not names.isdisjoint(("name", "tag"))
         self._wants_size = "size" in names
-        self._contexts: dict[Line, Context] = {}
+        self._contexts: dict[Line, ThreadContext] = {}
         self.looked = 0
         self.unreadable = 0
 
     # Pages ----------------------------------------------------------------------------------------------------
 
-    async def page(self, limit: int, after: str | None = None) -> Page:
+    async def page(self, limit: int, after: str | None = None) -> SearchPage:
         """A page of what matches, from the start or after another one."""
         how, start = self._start(after)
         indexed = (
@@ -137,7 +137,7 @@ class Search:
         how = how or (INDEX if indexed else SCAN)
         found, place = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
         following = None if place is None else self._cursor(how, place)
-        return Page(found, following, how, self.looked, self.unreadable)
+        return SearchPage(found, following, how, self.looked, self.unreadable)
 
     def _cursor(self, how: str, place: Sequence[Any]) -> str:
         data = json.dumps([how, self._mark(), *place], ensure_ascii=False, separators=(",", ":"))
@@ -159,10 +159,10 @@ class Search:
 
     # With the index -------------------------------------------------------------------------------------------
 
-    async def _by_index(self, limit: int, start: list[Any]) -> tuple[list[Match], list[Any] | None]:
-        asked = [*(needs(self._query) or ()), Need(frozenset({MANY}))]
+    async def _by_index(self, limit: int, start: list[Any]) -> tuple[list[SearchMatch], list[Any] | None]:
+        asked = [*(needs(self._query) or ()), WordFilter(frozenset({MANY}))]
         number, place, last = start or (0, None, None)
-        found: list[Match] = []
+        found: list[SearchMatch] = []
         only = one_thread(self._query)
         while number < len(asked):
             words, prefixes = asked[number]
@@ -184,16 +184,16 @@ class Search:
                 number += 1
         return found, None
 
-    async def _checked(self, keys: Sequence[Key], before: Sequence[Need]) -> list[tuple[Key, Match]]:
+    async def _checked(self, keys: Sequence[Key], before: Sequence[WordFilter]) -> list[tuple[Key, SearchMatch]]:
         """Those of some candidates that match, and were not found before for other words."""
         rows, lines = await self._backend.read([Get(STEPS, keys), Get(LINES, sorted({key[:2] for key in keys}))])
         by_key = {row.key: row for row in rows}
         pruned = {row.key: bool(info_of(row).pruned) for row in lines}
         self.looked += len(keys)
-        found: list[tuple[Key, Subject]] = []
+        found: list[tuple[Key, QuerySubject]] = []
         for key in keys:
             row = by_key.get(key)
-            if row is None or Point.of(row).pruned or key[:2] not in pruned:
+            if row is None or StepRef.of(row).pruned or key[:2] not in pruned:
                 continue
             subject = await self._tried(Line(str(key[0]), str(key[1])), row, pruned[key[:2]])
             if subject is None or subject.brought is None:
@@ -203,7 +203,7 @@ class Search:
                 found.append((key, subject))
         return [(key, self._match(subject)) for key, subject in await self._latest(found)]
 
-    async def _latest(self, found: list[tuple[Key, Subject]]) -> list[tuple[Key, Subject]]:
+    async def _latest(self, found: list[tuple[Key, QuerySubject]]) -> list[tuple[Key, QuerySubject]]:
         """Those whose id no later revision has."""
         scans = []
         for key, subject in found:
@@ -214,9 +214,9 @@ class Search:
 
     # Without --------------------------------------------------------------------------------------------------
 
-    async def _by_scan(self, limit: int, start: list[Any]) -> tuple[list[Match], list[Any] | None]:
+    async def _by_scan(self, limit: int, start: list[Any]) -> tuple[list[SearchMatch], list[Any] | None]:
         threads = await self._threads()
-        before, found = "", list[Match]()
+        before, found = "", list[SearchMatch]()
         if start:
             updated, name, before = start
             rest = [each for each in threads if (-each.updated, each.line.name) > (-updated, name)]
@@ -240,7 +240,7 @@ class Search:
                 self._progress(done, len(threads), line.name)
         return found, None
 
-    async def _threads(self) -> list[Summary]:
+    async def _threads(self) -> list[LineSummary]:
         """The threads that may have something, the one that was changed last first."""
         lines = self._engine.lines
         only = one_thread(self._query)
@@ -251,7 +251,7 @@ class Search:
                 return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]
             except NotFoundError:
                 return []
-        found: list[Summary] = []
+        found: list[LineSummary] = []
         after, prefix = "", thread_prefix(self._query)
         while True:
             some = await lines.listing(self._tenant, prefix, after, _THREADS)
@@ -261,11 +261,16 @@ class Search:
             after = some[-1].line.name
         return sorted(found, key=lambda each: (-each.updated, each.line.name))
 
-    def _may_have(self, summary: Summary) -> bool:
+    def _may_have(self, summary: LineSummary) -> bool:
         """Whether a thread may have checkpoints that match. Its size is not theirs."""
-        return self._wants_size or reduced(self._query, Subject(summary.line.name, Context(summary))) is not False
+        return (
+            self._wants_size
+            or reduced(self._query, QuerySubject(summary.line.name, ThreadContext(summary))) is not False
+        )
 
-    async def some_of(self, line: Line, before: str = "", summary: Summary | None = None) -> tuple[list[Subject], str]:
+    async def some_of(
+        self, line: Line, before: str = "", summary: LineSummary | None = None
+    ) -> tuple[list[QuerySubject], str]:
         """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
         lines = self._engine.lines
         (points,) = await lines.pages([(line, before)], _PAGE)
@@ -274,9 +279,9 @@ class Search:
         self.looked += len(points)
         context = await self._context(line, summary)
         open_ones = []
-        found: dict[str, Subject] = {}
+        found: dict[str, QuerySubject] = {}
         for point in points:
-            subject = Subject(line.name, context, point)
+            subject = QuerySubject(line.name, context, point)
             try:
                 answer = matches(self._query, subject)
             except CorruptError:
@@ -294,7 +299,7 @@ class Search:
             for row in rows:
                 tried = await self._tried(line, row, pruned)
                 if tried is not None:
-                    found[Point.of(row).id] = tried
+                    found[StepRef.of(row).id] = tried
         return [found[point.id] for point in points if point.id in found], points[-1].id
 
     # One checkpoint -------------------------------------------------------------------------------------------
@@ -307,18 +312,18 @@ class Search:
 
     async def _fits(self, line: Line, row: Row, pruned: bool) -> bool:
         try:
-            known = matches(self._query, Subject(line.name, await self._context(line), Point.of(row)))
+            known = matches(self._query, QuerySubject(line.name, await self._context(line), StepRef.of(row)))
         except CorruptError:
             self.unreadable += 1
             return False
         return await self._tried(line, row, pruned) is not None if known is None else known
 
-    async def _tried(self, line: Line, row: Row, pruned: bool) -> Subject | None:
+    async def _tried(self, line: Line, row: Row, pruned: bool) -> QuerySubject | None:
         """A checkpoint, with all that it brought, if it matches."""
-        point = Point.of(row)
+        point = StepRef.of(row)
         if point.pruned:
             return None
-        subject = Subject(line.name, await self._context(line), point)
+        subject = QuerySubject(line.name, await self._context(line), point)
         try:
             if matches(self._query, subject) is False:
                 return None
@@ -330,24 +335,24 @@ class Search:
             self.unreadable += 1
             return None
 
-    async def _brought(self, line: Line, row: Row, pruned: bool, point: Point) -> Brought:
-        if Point.of(row) != point:  # the line was rewritten since
+    async def _brought(self, line: Line, row: Row, pruned: bool, point: StepRef) -> StepContent:
+        if StepRef.of(row) != point:  # the line was rewritten since
             (rows,) = await self._backend.read([Get(STEPS, [(*line, *point[:2])])])
             row, pruned = rows[0] if rows else row, True
         step = open_step(line, row, self._engine.ground.max_bytes)
         texts = await self._engine.indexer.brought(line, point, step, pruned=pruned)
         keys = (*(key for key, _ in step.edit.put), *step.edit.removed)
         channels = [name for name in map(unpack_name, keys) if not is_hidden(name)]
-        return Brought(channels, texts, await self._size(line, point) if self._wants_size else None)
+        return StepContent(channels, texts, await self._size(line, point) if self._wants_size else None)
 
-    async def _size(self, line: Line, point: Point) -> int:
+    async def _size(self, line: Line, point: StepRef) -> int:
         """How many bytes a step takes: rows say how many there are up to it, along its branch."""
         if not point.seq:
             return point.size
         (rows,) = await self._backend.read([Scan(STEPS, (*line, point.branch, point.seq - 1), bodies=False)])
-        return point.size - (Point.of(rows[0]).size if rows else 0)
+        return point.size - (StepRef.of(rows[0]).size if rows else 0)
 
-    async def _context(self, line: Line, summary: Summary | None = None) -> Context:
+    async def _context(self, line: Line, summary: LineSummary | None = None) -> ThreadContext:
         if line in self._contexts:
             return self._contexts[line]
         lines = self._engine.lines
@@ -359,34 +364,34 @@ class Search:
             branches = {0: "0" if MAIN.name in others.values() else MAIN.name, **others}
         names = _by_id(await lines.refs(line, NAME)) if self._wants_names else None
         tags = _by_id(await lines.refs(line, TAG)) if self._wants_names else None
-        self._contexts[line] = Context(summary, branches, names, tags)
+        self._contexts[line] = ThreadContext(summary, branches, names, tags)
         return self._contexts[line]
 
-    def _match(self, subject: Subject) -> Match:
+    def _match(self, subject: QuerySubject) -> SearchMatch:
         point, brought = subject.point, subject.brought
         assert point is not None  # noqa: S101 - it is a checkpoint
-        shown: list[Hit] = []
+        shown: list[SearchHit] = []
         found = hits(self._query, subject)
         if brought is not None:
             order = sorted(found, key=lambda number: (_rank(brought.texts[number]), number))
             shown = [_hit(brought.texts[each], brought.fold(each).shown, found[each]) for each in order[:_HITS]]
         time = to_datetime(point.time)
         more = len(found) - len(shown)
-        return Match(subject.thread, point.id, time, point.depth, point.branch, point.kind, tuple(shown), more)
+        return SearchMatch(subject.thread, point.id, time, point.depth, point.branch, point.kind, tuple(shown), more)
 
-    async def points(self, line: Line, before: str = "") -> tuple[list[Point], str]:
+    async def points(self, line: Line, before: str = "") -> tuple[list[StepRef], str]:
         """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
         some, following = await self.some_of(line, before)
         return [each.point for each in some if each.point is not None], following
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def threads(self, prefix: str, after: str, limit: int) -> list[Summary]:
+    async def threads(self, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """The threads that match, by name: those that start with a prefix, those after a name."""
         asked = thread_prefix(self._query)
         if not (prefix.startswith(asked) or asked.startswith(prefix)):
             return []
-        found: list[Summary] = []
+        found: list[LineSummary] = []
         while True:
             some = await self._engine.lines.listing(self._tenant, max(prefix, asked, key=len), after, _THREADS)
             for each in some:
@@ -396,15 +401,15 @@ class Search:
                 return found
             after = some[-1].line.name
 
-    async def has(self, summary: Summary) -> bool:
+    async def has(self, summary: LineSummary) -> bool:
         """Whether a thread matches: it does by what it is as a whole, and by its checkpoints.
 
         Side by side, conditions on checkpoints are met by one and the same; what is negated, by none.
         """
         return await self._has(summary, self._query)
 
-    async def _has(self, summary: Summary, query: Query) -> bool:
-        left = reduced(query, Subject(summary.line.name, Context(summary)))
+    async def _has(self, summary: LineSummary, query: Query) -> bool:
+        left = reduced(query, QuerySubject(summary.line.name, ThreadContext(summary)))
         if isinstance(left, bool):
             return left
         if isinstance(left, Not):
@@ -423,7 +428,7 @@ class Search:
 
     async def _exists(self, line: Line, query: Query) -> bool:
         here = every([Field("thread", "=", line.name), query])
-        page = await Search(self._engine, self._tenant, here).page(1)
+        page = await SearchRun(self._engine, self._tenant, here).page(1)
         return bool(page.matches)
 
 
@@ -437,7 +442,7 @@ def _by_id(refs: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def _rank(text: Text) -> int:
+def _rank(text: ExtractedText) -> int:
     """What comes first: what messages say, then other text of the user's, and last what else messages are kept with,
     such as ids and what the model's provider tells."""
     if text.said or not text.role:
@@ -445,7 +450,7 @@ def _rank(text: Text) -> int:
     return 1 if any(part in ("tool_calls", "content", "name") for part in text.path[1:]) else 2
 
 
-def _hit(text: Text, shown: str, spans: Spans) -> Hit:
+def _hit(text: ExtractedText, shown: str, spans: Spans) -> SearchHit:
     """A hit with some of the text around its first parts."""
     spans = sorted(set(spans))
     start = max(0, spans[0][0] - _BEFORE)
@@ -454,7 +459,7 @@ def _hit(text: Text, shown: str, spans: Spans) -> Hit:
     excerpt = before + _BLANK.sub(" ", shown[start:end]) + after
     shift = len(before) - start
     inside = [(low + shift, min(high, end) + shift) for low, high in spans if low < end]
-    return Hit(path_text(text.path), text.role, excerpt, tuple(_merged(inside)))
+    return SearchHit(path_text(text.path), text.role, excerpt, tuple(_merged(inside)))
 
 
 def _merged(spans: Spans) -> Spans:

@@ -6,18 +6,18 @@ if TYPE_CHECKING:
     from holdfast.errors import VetoError as VetoError
     from holdfast.hooks.api import AsyncHooks as AsyncHooks
     from holdfast.hooks.api import Hooks as Hooks
-    from holdfast.hooks.builtin import Audit as Audit
+    from holdfast.hooks.builtin import AddAuditFields as AddAuditFields
+    from holdfast.hooks.builtin import CountChanges as CountChanges
     from holdfast.hooks.builtin import InvalidateCache as InvalidateCache
-    from holdfast.hooks.builtin import Metrics as Metrics
     from holdfast.hooks.builtin import Validate as Validate
-    from holdfast.hooks.context import Call as Call
-    from holdfast.hooks.context import Changed as Changed
-    from holdfast.hooks.context import Execution as Execution
+    from holdfast.hooks.context import HookContext as HookContext
+    from holdfast.hooks.context import HookExecution as HookExecution
     from holdfast.hooks.context import HookInfo as HookInfo
+    from holdfast.hooks.context import ReplaceValue as ReplaceValue
     from holdfast.hooks.points import POINTS as POINTS
 
-_BUILTIN = ("Audit", "InvalidateCache", "Metrics", "Validate")
-_CALLS = ("Call", "Changed", "Execution", "HookInfo")
+_BUILTIN = ("AddAuditFields", "InvalidateCache", "CountChanges", "Validate")
+_CALLS = ("HookContext", "ReplaceValue", "HookExecution", "HookInfo")
 _FACE = ("AsyncHooks", "Hooks")
 
 __all__ = [*_BUILTIN, *_CALLS, *_FACE, "POINTS", "VetoError"]  # noqa: PLE0604 - strings all of them

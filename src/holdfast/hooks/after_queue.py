@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextvars import Context
 
 from holdfast.engine.events import Event
-from holdfast.hooks.context import Subject
+from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.workers import Workers
+from holdfast.hooks.workers import WorkerThreads
 
 MOST = 10_000
 """How many executions wait at most."""
@@ -34,12 +34,12 @@ _PATIENCE = 10
 """How often they are tried to be recorded, if that fails."""
 
 
-class Job:
+class QueuedHook:
     """An after-hook to be run."""
 
     __slots__ = ("context", "gone", "hook", "subject")
 
-    def __init__(self, hook: Hook, subject: Subject, context: Context) -> None:
+    def __init__(self, hook: Hook, subject: HookedChange, context: Context) -> None:
         self.hook = hook
         self.subject = subject
         self.context = context
@@ -47,17 +47,21 @@ class Job:
         """It has been run, or dropped."""
 
 
-class Later:
+class AfterQueue:
     """After-hooks that wait, and those that have run and are not recorded yet."""
 
     def __init__(
-        self, run: Callable[[Job], Event], write: Callable[[list[Event]], None], most: int = MOST, every: float = _EVERY
+        self,
+        run: Callable[[QueuedHook], Event],
+        write: Callable[[list[Event]], None],
+        most: int = MOST,
+        every: float = _EVERY,
     ) -> None:
         self._run = run
         self._write = write
         self._most = most
         self._every = every
-        self._lanes = Workers("holdfast-after", _LANES)
+        self._lanes = WorkerThreads("holdfast-after", _LANES)
         self.dropped = 0
         """How many were dropped because too many waited."""
         self.renew_locks()
@@ -67,8 +71,8 @@ class Later:
         self._lanes.renew_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._all: deque[Job] = deque()
-        self._by_scope: dict[str, deque[Job]] = {}
+        self._all: deque[QueuedHook] = deque()
+        self._by_scope: dict[str, deque[QueuedHook]] = {}
         self.waiting = 0
         """How many wait or are at work."""
         self._told: list[Event] = []
@@ -79,7 +83,7 @@ class Later:
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def put(self, job: Job) -> None:
+    def put(self, job: QueuedHook) -> None:
         """Have a hook run after those of the same scope that were put before it."""
         scope = job.subject.scope
         with self._changed:

@@ -7,22 +7,22 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
-from holdfast.backends.interface import Call as Blocking
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.interface import BlockingCall as Blocking
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import history
-from holdfast.hooks.breaker import FAILURES, REST, Breaker
-from holdfast.hooks.checkpoint_hooks import SAVE, Around
-from holdfast.hooks.context import AFTER, BEFORE, Call, HookInfo
+from holdfast.hooks.breaker import FAILURES, REST, HookBreaker
+from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
+from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
-from holdfast.hooks.registry import Registry
+from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
 
-F = TypeVar("F", bound=Callable[[Call], Any])
+F = TypeVar("F", bound=Callable[[HookContext], Any])
 
 BEFORE_BUDGET, AFTER_BUDGET = 1.0, 30.0
 """How many seconds a hook may take, unless it is registered with another budget."""
@@ -35,12 +35,12 @@ class BuiltIn(Protocol):
     inline: bool
     wants_value: bool
 
-    def __call__(self, call: Call, /) -> Any:
+    def __call__(self, call: HookContext, /) -> Any:
         """What it does."""
         ...
 
 
-class Options(TypedDict, total=False):
+class HookOptions(TypedDict, total=False):
     """How a hook is registered. See `Hooks.before`."""
 
     scope: Scope | str | None
@@ -63,14 +63,15 @@ class HookOperations:
 
     # Registering ------------------------------------------------------------------------------------------------
 
-    def before(self, *points: str, fail_closed: bool = False, **options: Unpack[Options]) -> Callable[[F], F]:
+    def before(self, *points: str, fail_closed: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
         """Have a function called before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
 
         `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
-        `order`, and by when they were registered. The function is given a `Call`. It may return another value (one of
-        None as `Changed(None)`), or raise `VetoError` to refuse the change. One that raises something else, or takes
-        longer than its `budget` in seconds, does not block: the change goes on with the value as it was; unless it is
-        `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest` seconds.
+        `order`, and by when they were registered. The function is given a `HookContext`. It may return another value
+        (one of None as `ReplaceValue(None)`), or raise `VetoError` to refuse the change. One that raises something
+        else, or takes longer than its `budget` in seconds, does not block: the change goes on with the value as it was;
+        unless it is `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest`
+        seconds.
 
         A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
         is made, which is for functions that are quick for sure. With `record` the values it is given and makes are
@@ -78,14 +79,14 @@ class HookOperations:
         """
         return self._registers(BEFORE, points, fail_closed, options)
 
-    def after(self, *points: str, **options: Unpack[Options]) -> Callable[[F], F]:
+    def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
         """Have a function called after changes, soon: nobody waits for it, and it can do the change no harm.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
         """
         return self._registers(AFTER, points, False, options)
 
-    def add(self, hook: BuiltIn, *points: str, fail_closed: bool | None = None, **options: Unpack[Options]) -> None:
+    def add(self, hook: BuiltIn, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]) -> None:
         """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
@@ -104,7 +105,7 @@ class HookOperations:
 
     # What they did ----------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def drain(self, timeout: float = 30.0) -> bool:
         """Wait until all after-hooks have run and are recorded. False if they have not after so many seconds."""
         if self._engine.hooks is None:
@@ -113,7 +114,7 @@ class HookOperations:
         done: bool = await Blocking(partial(registry.drain, timeout))
         return done
 
-    @operation
+    @sync_and_async
     async def history(
         self,
         hook: str | None = None,
@@ -132,15 +133,15 @@ class HookOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _registry(self) -> Registry:
+    def _registry(self) -> HookRegistry:
         engine = self._engine
         if engine.hooks is None:
-            engine.hooks = registry = Registry(engine, self._tenant)
+            engine.hooks = registry = HookRegistry(engine, self._tenant)
             return registry
-        assert isinstance(engine.hooks, Registry)  # noqa: S101 - nobody else sets it
+        assert isinstance(engine.hooks, HookRegistry)  # noqa: S101 - nobody else sets it
         return engine.hooks
 
-    def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: Options) -> Callable[[F], F]:
+    def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
         if points and callable(points[0]):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         meant = check_points(points)
@@ -173,11 +174,11 @@ class HookOperations:
                     bool(getattr(function, "wants_value", True)) or checked.record,
                     bool(getattr(function, "wants_old", True)),
                     inline and not checked.record and bool(getattr(function, "pure", False)),
-                    Breaker(self._engine.ground.clock, checked.max_failures, checked.rest),
+                    HookBreaker(self._engine.ground.clock, checked.max_failures, checked.rest),
                 )
             )
             if SAVE in meant:
-                self._engine.rebaser.around = Around(self._registry()).save
+                self._engine.rebaser.around = CheckpointHooks(self._registry()).save
             return function
 
         return register
@@ -194,11 +195,11 @@ class _Checked(NamedTuple):
     rest: int
 
 
-def _checked(phase: str, options: Options) -> _Checked:
-    unknown = options.keys() - Options.__annotations__.keys()
+def _checked(phase: str, options: HookOptions) -> _Checked:
+    unknown = options.keys() - HookOptions.__annotations__.keys()
     if unknown:
         raise InvalidError(
-            f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(Options.__annotations__)}"
+            f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(HookOptions.__annotations__)}"
         )
     scope, key = options.get("scope"), options.get("key")
     scopes, keys = ("" if each is None else str(each) for each in (scope, key))
@@ -235,9 +236,9 @@ def _name_of(function: Callable[..., Any]) -> str:
     return str(name).rpartition("<locals>.")[2] or "hook"
 
 
-class Hooks(Sync, HookOperations):
+class Hooks(SyncApi, HookOperations):
     """The hooks of a `Store`."""
 
 
-class AsyncHooks(Async, HookOperations):
+class AsyncHooks(AsyncApi, HookOperations):
     """The hooks of an `AsyncStore`: `drain` and `history` are awaited."""

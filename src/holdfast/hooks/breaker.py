@@ -12,7 +12,7 @@ REST, LONGEST_REST = 30 * 10**9, 600 * 10**9
 """For how many nanoseconds: at first, and at most. Each time that it fails again, it is twice as long."""
 
 
-class Breaker:
+class HookBreaker:
     """Whether a hook is called. After a rest one call is let through: if that goes well, the hook is back."""
 
     def __init__(

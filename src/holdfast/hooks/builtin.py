@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConfigError, InvalidError, VetoError
-from holdfast.hooks.context import AFTER, BEFORE, Call, Fields
+from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
 
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, without quoting it; None if nothing is."""
@@ -41,7 +41,7 @@ class Validate:
         self._check = None if schema is MISSING else _check_of(schema)
         self._max_bytes = max_bytes
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: HookContext) -> None:
         """Raises `VetoError` if the value is not as it should be."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
             raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
@@ -130,20 +130,20 @@ def _told(path: Any, what: str) -> str:
     return f"at {where}, {what}" if where else what
 
 
-class Audit:
-    """Adds fields to the audit row of every change: always the same, or what a function makes of the `Call`."""
+class AddAuditFields:
+    """Adds fields to the audit row of every change: always the same, or what a function makes of the `HookContext`."""
 
     phase = BEFORE
     inline = True
     wants_value = False
 
-    def __init__(self, fields: Mapping[str, Any] | Callable[[Call], Mapping[str, Any]]) -> None:
+    def __init__(self, fields: Mapping[str, Any] | Callable[[HookContext], Mapping[str, Any]]) -> None:
         self._make = fields if callable(fields) else None
         self.pure = self._make is None
         self.wants_old = not self.pure
-        self._fields = Fields() if callable(fields) else Fields(fields)
+        self._fields = FixedFields() if callable(fields) else FixedFields(fields)
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: HookContext) -> None:
         """Note the fields."""
         call.notes = self._fields if self._make is None else self._make(call)
 
@@ -164,7 +164,7 @@ class InvalidateCache:
         self.pure = self._drop is None
         self._cache = {} if callable(cache) else cache
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: HookContext) -> None:
         """Take it out."""
         if self._drop is None:
             self._cache.pop((call.scope, call.key), None)
@@ -173,10 +173,10 @@ class InvalidateCache:
 
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The upper bounds, in seconds, of the classes in which `Metrics` counts how long changes took."""
+"""The upper bounds, in seconds, of the classes in which `CountChanges` counts how long changes took."""
 
 
-class Metrics:
+class CountChanges:
     """Counts changes, and how long they took, by point. `snapshot` gives the figures."""
 
     phase = AFTER
@@ -189,7 +189,7 @@ class Metrics:
         self._lock = Lock()
         self._points: dict[str, _Figures] = {}
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: HookContext) -> None:
         """Count a change."""
         seconds = (time.perf_counter_ns() - call.started) / 1e9
         with self._lock:

@@ -10,33 +10,33 @@ from typing import Any
 
 from holdfast.backends.interface import Change
 from holdfast.engine import trace_context
-from holdfast.engine.append import Edit, Saving
+from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.events import rows, told
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditMap, apply_map
 from holdfast.engine.model.packed_state import PackedMap, pack_state, unpack_state
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import Held
-from holdfast.engine.step_info import Head
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import InvalidError
-from holdfast.hooks.context import Subject
+from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import Registry
+from holdfast.hooks.registry import HookRegistry
 
 SAVE = "checkpoint.save"
 
-Save = Callable[..., Awaitable[list[Head]]]
+Save = Callable[..., Awaitable[list[StepInfo]]]
 
 
-class Around:
+class CheckpointHooks:
     """Stands around the saving of steps."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
-    async def save(self, save: Save, savings: Sequence[Saving]) -> list[Head]:
+    async def save(self, save: Save, savings: Sequence[AppendRequest]) -> list[StepInfo]:
         """Save steps, and call the hooks of those that are checkpoints."""
         hooked = [None if saving.line.name.startswith(MARK) else self._hooked(saving) for saving in savings]
         if not any(hooked):
@@ -48,7 +48,7 @@ class Around:
                 each.end(head)
         return heads
 
-    def _hooked(self, saving: Saving) -> _Hooked | None:
+    def _hooked(self, saving: AppendRequest) -> _Hooked | None:
         registry, thread = self._registry, saving.line.name
         before, after = registry.matching(SAVE, thread)
         return _Hooked(registry, saving, before, after) if before or after else None
@@ -57,7 +57,9 @@ class Around:
 class _Hooked:
     """A checkpoint that hooks are called for."""
 
-    def __init__(self, registry: Registry, saving: Saving, before: Sequence[Hook], after: Sequence[Hook]) -> None:
+    def __init__(
+        self, registry: HookRegistry, saving: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
+    ) -> None:
         self._registry = registry
         self._saving = saving
         self._before = before
@@ -65,7 +67,7 @@ class _Hooked:
         self._wants_value = any(hook.wants_value for hook in (*before, *after))
         codec = registry.engine.ground.codec
         metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
-        self._subject = Subject(
+        self._subject = HookedChange(
             SAVE,
             saving.line.name,
             "",
@@ -83,7 +85,7 @@ class _Hooked:
             raise InvalidError(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
         return pack_state(self._registry.engine.ground.codec, value)
 
-    async def begin(self) -> Saving:
+    async def begin(self) -> AppendRequest:
         """What is to be saved instead."""
         saving, state = self._saving, self._saving.state
         if callable(state):
@@ -105,7 +107,7 @@ class _Hooked:
     def _edit(self, edit: Edit) -> Edit:
         """An edit, whose outcome the hooks are told."""
 
-        async def hooked(parent: Point | None, held: Held | None) -> EditMap:
+        async def hooked(parent: StepRef | None, held: LoadedState | None) -> EditMap:
             found = await edit(parent, held)
             if not self._wants_value:
                 await self._call(None)
@@ -127,7 +129,7 @@ class _Hooked:
         now = clock()
         return [*own, *rows(saving.line, id, told(now, self._subject.trace, self._subject.events), first=now)]
 
-    def end(self, head: Head) -> None:
+    def end(self, head: StepInfo) -> None:
         """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
         subject = self._subject
         if self._saving.if_changed and head.point.time < self._began:
@@ -137,10 +139,10 @@ class _Hooked:
             self._registry.after(self._after, subject)
 
 
-async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
+async def deleting(registry: HookRegistry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
     """Delete a thread, and call the hooks of that. Raises `VetoError`."""
     point, trace = "checkpoint.delete", trace_context.traced()
-    subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
+    subject = HookedChange(point, line.name, "", trace, time.perf_counter_ns())
     before, after = registry.matching(point, line.name)
     if before:
         await registry.before(before, subject)

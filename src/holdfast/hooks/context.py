@@ -30,7 +30,7 @@ def to_time(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-class Changed(NamedTuple):
+class ReplaceValue(NamedTuple):
     """What a before-hook returns to change a value to one that may be None: `return Changed(None)`."""
 
     value: Any
@@ -44,7 +44,7 @@ def _dump(key: str, value: Any) -> Any:  # noqa: ARG001 - as those that name it
     return value
 
 
-class Subject:
+class HookedChange:
     """What is about to be done, or was done; all hooks of a point are told of the same one. And what they did."""
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Subject:
         self.events, self.notes, self.changed = [], _NOTHING, False
 
 
-class Fields(dict[str, Any]):
+class FixedFields(dict[str, Any]):
     """Fields that are always the same, and so are packed only once."""
 
     __slots__ = ("_known",)
@@ -128,15 +128,15 @@ class Fields(dict[str, Any]):
 
 def packed_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
     """What hooks noted, as the details of an audit row."""
-    return notes.packed(codec) if isinstance(notes, Fields) else codec.pack(dict(notes))
+    return notes.packed(codec) if isinstance(notes, FixedFields) else codec.pack(dict(notes))
 
 
-class Call:
+class HookContext:
     """What a hook is given: what is to be changed or was, by whom and why. Each hook has one of its own."""
 
     __slots__ = ("_stored", "_subject", "_value", "notes")
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: HookedChange) -> None:
         self._subject = subject
         self._stored = subject.stored  # later hooks may change it, and this one may still be at work
         self._value: Any = None
@@ -233,7 +233,7 @@ def _size(stored: Any) -> int:
     return sum(map(len, stored)) if isinstance(stored, list) else len(stored)
 
 
-class Result(NamedTuple):
+class HookResult(NamedTuple):
     """How an execution of a hook ended."""
 
     outcome: str
@@ -271,7 +271,7 @@ class HookInfo(NamedTuple):
     last_error: str
 
 
-class Execution(NamedTuple):
+class HookExecution(NamedTuple):
     """One execution of a hook, from the history."""
 
     hook: str

@@ -9,18 +9,18 @@ from typing import Any
 
 from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, rows, told
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, Point, readable
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import VetoError
-from holdfast.hooks.context import Subject
+from holdfast.hooks.context import HookedChange
 
 LINE = f"{MARK}hooks"
 """The line whose steps tell of hooks that ran after a change, or refused one."""
@@ -36,7 +36,13 @@ def flat(stored: Any) -> bytes:
 
 
 def detail(
-    engine: Engine, record: bool, subject: Subject, phase: str, given: Any, changed: bool, error: BaseException | None
+    engine: Engine,
+    record: bool,
+    subject: HookedChange,
+    phase: str,
+    given: Any,
+    changed: bool,
+    error: BaseException | None,
 ) -> bytes:
     """The packed details of an execution: where it was, and what of the value may be told.
 
@@ -64,7 +70,7 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
-async def refused(engine: Engine, tenant: str, subject: Subject) -> None:
+async def refused(engine: Engine, tenant: str, subject: HookedChange) -> None:
     """Store that a change was refused by a hook, and what its hooks did."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
@@ -80,7 +86,7 @@ def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
 async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
     line, said = Line(tenant, LINE), told(engine.ground.clock(), trace, events)
 
-    async def nothing(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001 - as edits are
+    async def nothing(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001 - as edits are
         return EditMap()
 
     def riders(id: str) -> list[Change]:
@@ -88,7 +94,7 @@ async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event
 
     codec = engine.ground.codec
     about: dict[str, object] = {DIGEST: digest(said)}
-    saving = Saving(
+    saving = AppendRequest(
         line,
         nothing,
         on_conflict=OnConflict.RETRY,

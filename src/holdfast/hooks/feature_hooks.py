@@ -10,18 +10,18 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.context import Subject
+from holdfast.hooks.context import HookedChange
 
 if TYPE_CHECKING:
-    from holdfast.hooks.registry import Registry
+    from holdfast.hooks.registry import HookRegistry
 
 _NOTHING: Mapping[str, Any] = {}
 
 
-class Calling:
+class FeatureHooks:
     """What before-hooks made of a change that a feature is about to make."""
 
-    def __init__(self, value: Any, registry: Registry | None = None, subject: Subject | None = None) -> None:
+    def __init__(self, value: Any, registry: HookRegistry | None = None, subject: HookedChange | None = None) -> None:
         self.value = value
         """The value, as they left it."""
         self._registry = registry
@@ -59,20 +59,20 @@ async def calling(
     trace: Trace | None = None,
     metadata: Mapping[str, Any] = _NOTHING,
     before: int | None = None,
-) -> Calling:
+) -> FeatureHooks:
     """Call the hooks of a point before a change. Raises `VetoError`, after that was noted.
 
     Where there are no hooks it costs one look, and nothing is packed.
     """
-    registry: Registry | None = engine.hooks
+    registry: HookRegistry | None = engine.hooks
     if registry is None:
-        return Calling(value)
+        return FeatureHooks(value)
     hooks, after = registry.matching(point, scope, key)
     if not hooks and not after:
-        return Calling(value)
+        return FeatureHooks(value)
     codec = engine.ground.codec
     stored = value if value is MISSING else codec.pack(value)
-    subject = Subject(
+    subject = HookedChange(
         point,
         scope,
         key,
@@ -86,4 +86,4 @@ async def calling(
         metadata=metadata,
     )
     await registry.before(hooks, subject)
-    return Calling(codec.unpack(subject.stored) if subject.changed else value, registry, subject)
+    return FeatureHooks(codec.unpack(subject.stored) if subject.changed else value, registry, subject)

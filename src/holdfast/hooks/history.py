@@ -14,10 +14,10 @@ from holdfast.engine.events import BETWEEN, lines_of, place_of
 from holdfast.engine.model.scopes import check_key
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import InvalidError
-from holdfast.hooks.context import Execution, to_datetime, to_time
+from holdfast.hooks.context import HookExecution, to_datetime, to_time
 from holdfast.hooks.execution_log import LINE
 
-Executions: TypeAlias = list[Execution]
+Executions: TypeAlias = list[HookExecution]
 
 _PAGE = 1000
 
@@ -106,7 +106,7 @@ def _target(row: Row) -> tuple[str, str, str]:
     return place_of(line), BETWEEN, target
 
 
-def _opened(engine: Engine, row: Row) -> Execution:
+def _opened(engine: Engine, row: Row) -> HookExecution:
     tenant, line, id, number = row.key
     time, _, actor, action, _, outcome, correlation, cause, duration = row.columns
     scope, _, key = _target(row)
@@ -114,7 +114,7 @@ def _opened(engine: Engine, row: Row) -> Execution:
     if row.body:
         packed = open_event(Line(str(tenant), str(line)), str(id), int(number), row.body, engine.ground.max_bytes)
         detail = engine.ground.codec.unpack(packed)
-    return Execution(
+    return HookExecution(
         str(action),
         scope,
         key,

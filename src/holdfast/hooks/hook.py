@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.hooks.breaker import Breaker
-from holdfast.hooks.context import Call, HookInfo, Result, to_datetime
+from holdfast.hooks.breaker import HookBreaker
+from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
 
 log = logging.getLogger("holdfast.hooks")
 
@@ -19,7 +19,7 @@ class Hook:
 
     name: str
     phase: str
-    function: Callable[[Call], Any]
+    function: Callable[[HookContext], Any]
     points: frozenset[str]
     scope: str
     key: str
@@ -34,7 +34,7 @@ class Hook:
     """It may look at the value that was there before."""
     pure: bool
     """It does nothing but look at the call, and so needs no context of its own."""
-    breaker: Breaker
+    breaker: HookBreaker
     calls: int = 0
     failures: int = 0
     vetoes: int = 0
@@ -68,7 +68,7 @@ class Hook:
             self.last_error,
         )
 
-    def ended(self, result: Result) -> None:
+    def ended(self, result: HookResult) -> None:
         """Count an execution, and switch the hook off or on. Counts are no promise: two threads may count as one."""
         if result.outcome == "skipped":
             self.skipped += 1

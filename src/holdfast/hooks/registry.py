@@ -15,10 +15,10 @@ from holdfast.engine.patterns import matcher
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
-from holdfast.hooks.after_queue import Job, Later
-from holdfast.hooks.context import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
+from holdfast.hooks.after_queue import AfterQueue, QueuedHook
+from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookedChange, HookInfo, HookResult, ReplaceValue
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.runner import Runner, answered, call_inline, context_of, finished, is_at_work, overrun
+from holdfast.hooks.runner import HookRunner, answered, call_inline, context_of, finished, is_at_work, overrun
 
 _REMEMBERED = 4096
 """For so many scopes it is remembered which hooks are meant."""
@@ -26,10 +26,10 @@ _REMEMBERED = 4096
 CLOSING = 5.0
 """For how many seconds a store that is closed waits for its after-hooks."""
 
-_SKIPPED: Final = Result("skipped")
+_SKIPPED: Final = HookResult("skipped")
 
 
-class Meant(NamedTuple):
+class MatchedHooks(NamedTuple):
     """The hooks of a point in a scope, and whether each is meant whatever the key."""
 
     before: tuple[Hook, ...]
@@ -41,10 +41,10 @@ class Meant(NamedTuple):
         return (self.before, self.after) if self.all_keys else (_of(self.before, key), _of(self.after, key))
 
 
-class Points(NamedTuple):
+class ActivePoints(NamedTuple):
     """The points at which any hooks are meant in a scope."""
 
-    meant: Mapping[str, Meant]
+    meant: Mapping[str, MatchedHooks]
     wants_old: bool
     """Whether any of them may look at the value that was there before."""
 
@@ -53,18 +53,18 @@ def _of(hooks: Sequence[Hook], key: str) -> list[Hook]:
     return [hook for hook in hooks if not hook.key or matcher(hook.key)(key)]
 
 
-class Registry:
+class HookRegistry:
     """The hooks of a store. `engine.hooks`, once there are any."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
-        self.known: dict[str, Points] = {}
+        self.known: dict[str, ActivePoints] = {}
         """What was called for lately, by scope: for those who save the call of `points`."""
         self._lock = Lock()
-        self._runner = Runner()
-        self.later = Later(self._run_after, lambda events: execution_log.write(engine, tenant, events))
+        self._runner = HookRunner()
+        self.later = AfterQueue(self._run_after, lambda events: execution_log.write(engine, tenant, events))
         renew_after_fork(self)
 
     # Which there are --------------------------------------------------------------------------------------------
@@ -109,16 +109,16 @@ class Registry:
         found = self.points(scope).meant.get(point)
         return ((), ()) if found is None else found.of(key)
 
-    def points(self, scope: str) -> Points:
+    def points(self, scope: str) -> ActivePoints:
         """What is called in a scope."""
         return self.known.get(scope) or self._match(scope)
 
-    def _match(self, scope: str) -> Points:
+    def _match(self, scope: str) -> ActivePoints:
         with self._lock:
             here = [hook for hook in self._hooks if not hook.scope or matcher(hook.scope)(scope)]
             points = frozenset[str]().union(*(hook.points for hook in here))
             meant = {point: _meant([hook for hook in here if point in hook.points]) for point in points}
-            found = Points(meant, any(hook.wants_old for hook in here))
+            found = ActivePoints(meant, any(hook.wants_old for hook in here))
             if len(self.known) >= _REMEMBERED:
                 self.known = {}
             self.known[scope] = found
@@ -126,11 +126,11 @@ class Registry:
 
     # Before -----------------------------------------------------------------------------------------------------
 
-    async def before(self, hooks: Sequence[Hook], subject: Subject) -> None:
+    async def before(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
         """Call before-hooks one after another. `subject.stored` is then what they made of it. Raises `VetoError`; what
         is to be told of that has then been stored."""
         for hook in hooks:
-            told, result = Call(subject), _SKIPPED
+            told, result = HookContext(subject), _SKIPPED
             if hook.pure and not hook.breaker.failures:
                 looked = _look(hook, told)
                 if isinstance(looked, int):
@@ -150,7 +150,7 @@ class Registry:
             if veto is not None:
                 await self._refuse(subject, veto)
 
-    def _settle(self, hook: Hook, subject: Subject, told: Call, result: Result) -> VetoError | None:
+    def _settle(self, hook: Hook, subject: HookedChange, told: HookContext, result: HookResult) -> VetoError | None:
         """Have what a hook did count. Returns the veto, if it comes to one."""
         given = subject.stored
         outcome, changed = result.outcome, False
@@ -162,7 +162,7 @@ class Registry:
                     changed = _take(subject, result.value)
                 except Exception as wrong:  # noqa: BLE001 - what can not be stored is the hook's failure
                     outcome = "error"
-                    result = Result(outcome, None, wrong, result.duration)
+                    result = HookResult(outcome, None, wrong, result.duration)
                 if changed:
                     subject.changed = True
                     outcome = "changed" if outcome == "ok" else outcome
@@ -185,7 +185,7 @@ class Registry:
             return refusal
         return None
 
-    async def _refuse(self, subject: Subject, veto: VetoError) -> None:
+    async def _refuse(self, subject: HookedChange, veto: VetoError) -> None:
         """Store that a change was refused, and refuse it."""
         try:
             await execution_log.refused(self.engine, self.tenant, subject)
@@ -198,13 +198,13 @@ class Registry:
 
     # After ------------------------------------------------------------------------------------------------------
 
-    def after(self, hooks: Sequence[Hook], subject: Subject) -> None:
+    def after(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
         """Have after-hooks called: those that are known to be quick now, the others soon."""
         if subject.id:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
             if hook.pure and not hook.breaker.failures:
-                looked = _look(hook, Call(subject))
+                looked = _look(hook, HookContext(subject))
                 if isinstance(looked, int):
                     self.later.tell(self._event(hook, subject, "ok", looked))
                 else:
@@ -214,20 +214,20 @@ class Registry:
             elif hook.inline:
                 result = _SKIPPED
                 if hook.breaker.lets():
-                    result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, Call(subject)))
+                    result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject)))
                 self.later.tell(self._told(hook, subject, result))
             else:
-                self.later.put(Job(hook, subject, context_of(hook.name, subject.trace)))
+                self.later.put(QueuedHook(hook, subject, context_of(hook.name, subject.trace)))
 
-    def _run_after(self, job: Job) -> Event:
+    def _run_after(self, job: QueuedHook) -> Event:
         """Run an after-hook, in a thread that does nothing else."""
         hook, result = job.hook, _SKIPPED
         if hook.breaker.lets():
             start = self._runner.on_loop if hook.is_async else self._runner.in_thread
-            result = start(hook.function, Call(job.subject), hook.budget, job.context).wait()
+            result = start(hook.function, HookContext(job.subject), hook.budget, job.context).wait()
         return self._told(hook, job.subject, result)
 
-    def _told(self, hook: Hook, subject: Subject, result: Result) -> Event:
+    def _told(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
         """Count an execution of an after-hook. Returns what is to be told of it."""
         if result.outcome == "veto":
             result = result._replace(outcome="error")  # it is too late for one
@@ -237,11 +237,11 @@ class Registry:
             detail = execution_log.detail(self.engine, hook.record, subject, AFTER, subject.stored, False, result.error)
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
-    def _event(self, hook: Hook, subject: Subject, outcome: str, duration: int, detail: bytes = b"") -> Event:
+    def _event(self, hook: Hook, subject: HookedChange, outcome: str, duration: int, detail: bytes = b"") -> Event:
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
-    def tell(self, subject: Subject) -> None:
+    def tell(self, subject: HookedChange) -> None:
         """Have it recorded what before-hooks did, where there is no step to tell it with."""
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
         for event in subject.events:
@@ -269,12 +269,12 @@ class Registry:
             hook.breaker.renew_locks()
 
 
-def _meant(hooks: Sequence[Hook]) -> Meant:
+def _meant(hooks: Sequence[Hook]) -> MatchedHooks:
     before, after = (tuple(hook for hook in hooks if hook.phase == phase) for phase in (BEFORE, AFTER))
-    return Meant(before, after, not any(hook.key for hook in hooks))
+    return MatchedHooks(before, after, not any(hook.key for hook in hooks))
 
 
-def _look(hook: Hook, told: Call) -> int | Result:
+def _look(hook: Hook, told: HookContext) -> int | HookResult:
     """Call a hook that does nothing but look, and did not fail lately. Mostly it has nothing to say: it is counted,
     and how long it took is all there is to know of it. Else its result."""
     start = time.perf_counter_ns()
@@ -289,20 +289,20 @@ def _look(hook: Hook, told: Call) -> int | Result:
     return duration
 
 
-def _in_time(hook: Hook, result: Result) -> Result:
+def _in_time(hook: Hook, result: HookResult) -> HookResult:
     """The result of a hook that ran here. Nobody was spared the wait for one that was late, so its answer counts."""
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
-    return Result("late", result.value, overrun(hook.budget), result.duration, answered=True)
+    return HookResult("late", result.value, overrun(hook.budget), result.duration, answered=True)
 
 
-def _take(subject: Subject, value: Any) -> bool:
+def _take(subject: HookedChange, value: Any) -> bool:
     """Have what a hook returned be the value. Returns whether it is another one."""
     if subject.stored is MISSING:
         raise InvalidError(
             "a hook returned a value where something is deleted", hint="Return nothing, or raise VetoError"
         )
-    stored = subject.dump(subject.key, value.value if isinstance(value, Changed) else value)
+    stored = subject.dump(subject.key, value.value if isinstance(value, ReplaceValue) else value)
     if execution_log.flat(stored) == execution_log.flat(subject.stored):
         return False
     subject.stored = stored

@@ -19,8 +19,8 @@ from typing import Any
 from holdfast.backends.interface import Suspension
 from holdfast.engine import trace_context
 from holdfast.errors import InvalidError, VetoError
-from holdfast.hooks.context import Call, Result
-from holdfast.hooks.workers import LoopThread, Workers
+from holdfast.hooks.context import HookContext, HookResult
+from holdfast.hooks.workers import LoopThread, WorkerThreads
 
 _THREADS = 32
 """How many hooks of a store run at a time in threads. Those that never end are among them."""
@@ -51,12 +51,12 @@ def _enter(name: str, trace: trace_context.Trace) -> None:
     trace_context.enter(trace)
 
 
-def finished(start: int, value: Any = None, error: BaseException | None = None) -> Result:
+def finished(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
     """How a hook ended that returned or raised something."""
     duration = time.perf_counter_ns() - start
     if error is None:
-        return Result("ok", value, None, duration, True)
-    return Result("veto" if isinstance(error, VetoError) else "error", None, error, duration)
+        return HookResult("ok", value, None, duration, True)
+    return HookResult("veto" if isinstance(error, VetoError) else "error", None, error, duration)
 
 
 def overrun(budget: float) -> TimeoutError:
@@ -64,12 +64,14 @@ def overrun(budget: float) -> TimeoutError:
     return TimeoutError(f"it took longer than its budget of {budget:g} s")
 
 
-def late(budget: float, start: int) -> Result:
+def late(budget: float, start: int) -> HookResult:
     """The result of a hook that did not end in time."""
-    return Result("late", None, overrun(budget), time.perf_counter_ns() - start)
+    return HookResult("late", None, overrun(budget), time.perf_counter_ns() - start)
 
 
-def call_inline(name: str, trace: trace_context.Trace, function: Callable[[Call], Any], told: Call) -> Result:
+def call_inline(
+    name: str, trace: trace_context.Trace, function: Callable[[HookContext], Any], told: HookContext
+) -> HookResult:
     """Call a sync hook where the change is made."""
     start = time.perf_counter_ns()
     at_work = _at_work.set((*_at_work.get(), name))
@@ -82,7 +84,7 @@ def call_inline(name: str, trace: trace_context.Trace, function: Callable[[Call]
         _at_work.reset(at_work)
 
 
-def call(function: Callable[[Call], Any], told: Call, start: int) -> Result:
+def call(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
     """Call a sync hook, here."""
     try:
         value = function(told)
@@ -91,7 +93,7 @@ def call(function: Callable[[Call], Any], told: Call, start: int) -> Result:
     return answered(start, value)
 
 
-def answered(start: int, value: Any) -> Result:
+def answered(start: int, value: Any) -> HookResult:
     """How a sync hook ended that returned something."""
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
@@ -100,22 +102,22 @@ def answered(start: int, value: Any) -> Result:
     return finished(start, value)
 
 
-class Runner:
+class HookRunner:
     """Runs hooks of a store elsewhere than where the change is made."""
 
     def __init__(self) -> None:
-        self.workers = Workers("holdfast-hook", _THREADS)
+        self.workers = WorkerThreads("holdfast-hook", _THREADS)
         self.loop = LoopThread()
 
     def in_thread(
-        self, function: Callable[[Call], Any], told: Call, budget: float, context: Context
-    ) -> Suspension[Result]:
+        self, function: Callable[[HookContext], Any], told: HookContext, budget: float, context: Context
+    ) -> Suspension[HookResult]:
         """Have a sync hook run in a thread."""
         return _InThread(self, function, told, budget, context)
 
     def on_loop(
-        self, function: Callable[[Call], Awaitable[Any]], told: Call, budget: float, context: Context
-    ) -> Suspension[Result]:
+        self, function: Callable[[HookContext], Awaitable[Any]], told: HookContext, budget: float, context: Context
+    ) -> Suspension[HookResult]:
         """Have an async hook run on an event loop."""
         return _OnLoop(self, function, told, budget, context)
 
@@ -130,11 +132,16 @@ class Runner:
         self.loop.close()
 
 
-class _Elsewhere(Suspension[Result]):
+class _Elsewhere(Suspension[HookResult]):
     """A hook that runs elsewhere, for as long as its budget lasts."""
 
     def __init__(
-        self, runner: Runner, function: Callable[[Call], Any], told: Call, budget: float, context: Context
+        self,
+        runner: HookRunner,
+        function: Callable[[HookContext], Any],
+        told: HookContext,
+        budget: float,
+        context: Context,
     ) -> None:
         self._runner = runner
         self._function = function
@@ -144,8 +151,8 @@ class _Elsewhere(Suspension[Result]):
 
 
 class _InThread(_Elsewhere):
-    def wait(self) -> Result:
-        start, found, done = time.perf_counter_ns(), list[Result](), threading.Lock()
+    def wait(self) -> HookResult:
+        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
 
         def task() -> None:
@@ -156,11 +163,11 @@ class _InThread(_Elsewhere):
         # Whoever ended just now is not late, even if it was this thread that had to wait for its turn.
         return found[0] if done.acquire(timeout=self._budget) or found else late(self._budget, start)
 
-    def watch(self) -> asyncio.Future[Result]:
+    def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        future: asyncio.Future[HookResult] = loop.create_future()
 
-        def finish(result: Result) -> None:
+        def finish(result: HookResult) -> None:
             timer.cancel()
             if not future.done():
                 future.set_result(result)
@@ -176,7 +183,7 @@ class _InThread(_Elsewhere):
         self._runner.workers.start(task)
         return future
 
-    def _run(self, start: int) -> Result:
+    def _run(self, start: int) -> HookResult:
         try:
             return self._context.run(call, self._function, self._told, start)
         except BaseException as error:  # noqa: BLE001 - it is not this thread's to end the program
@@ -184,8 +191,8 @@ class _InThread(_Elsewhere):
 
 
 class _OnLoop(_Elsewhere):
-    def wait(self) -> Result:
-        start, found, done = time.perf_counter_ns(), list[Result](), threading.Lock()
+    def wait(self) -> HookResult:
+        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
         loop = self._runner.loop.loop()
         tasks = []
@@ -200,11 +207,11 @@ class _OnLoop(_Elsewhere):
         loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
         return late(self._budget, start)
 
-    def watch(self) -> asyncio.Future[Result]:
+    def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
         task = loop.create_task(self._awaited(start), context=self._context)
 
-        async def bounded() -> Result:
+        async def bounded() -> HookResult:
             try:
                 done, _ = await asyncio.wait({task}, timeout=self._budget)
             except asyncio.CancelledError:
@@ -217,7 +224,7 @@ class _OnLoop(_Elsewhere):
 
         return loop.create_task(bounded())
 
-    async def _awaited(self, start: int) -> Result:
+    async def _awaited(self, start: int) -> HookResult:
         try:
             return finished(start, await self._function(self._told))
         except asyncio.CancelledError as error:

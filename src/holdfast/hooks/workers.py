@@ -11,7 +11,7 @@ from queue import SimpleQueue
 Task = Callable[[], None]
 
 
-class Workers:
+class WorkerThreads:
     """Some threads, started when they are needed. What is given to them raises nothing."""
 
     def __init__(self, name: str, most: int) -> None:

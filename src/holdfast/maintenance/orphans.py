@@ -28,16 +28,16 @@ from holdfast.backends.tables import (
     WORDS,
     WRITES,
     Key,
-    Space,
+    Table,
 )
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
-from holdfast.engine.model.nodes import Leaf, Segment, Slot, decode_node
+from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
 from holdfast.engine.protection import LEASE, is_about_step, unheld
-from holdfast.engine.rewrite.row_sizes import Balance, balance, rows_below
-from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, open_node, open_step
+from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, open_node, open_step
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, DeniedError
 
@@ -56,7 +56,7 @@ _ATTEMPTS = 10
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
 
 
-class Orphan(NamedTuple):
+class OrphanRows(NamedTuple):
     """Rows that belong to nothing. `what` they lack: their thread, a form that is read, their checkpoint, or anything
     that points to them. `waits`, where they stay for now, since somebody may be about to complete them."""
 
@@ -68,17 +68,17 @@ class Orphan(NamedTuple):
 
 
 @dataclass
-class Orphans:
+class OrphanReport:
     """What was found. `rows` and `bytes` are those that went, or would go. `problems` says of threads that could not be
     looked at why."""
 
     dry_run: bool
-    found: list[Orphan] = field(default_factory=list)
+    found: list[OrphanRows] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     problems: dict[str, str] = field(default_factory=dict)
 
-    def add(self, orphan: Orphan) -> None:
+    def add(self, orphan: OrphanRows) -> None:
         """Count some in."""
         if orphan.rows:
             self.found.append(orphan)
@@ -89,7 +89,7 @@ class Orphans:
 
 async def sweep(
     engine: Engine, tenant: str, *, grace: str = "1d", dry_run: bool = False, progress: Tell | None = None
-) -> Orphans:
+) -> OrphanReport:
     """Remove the orphans of a tenant. What somebody may yet complete goes when it has been there for `grace`."""
     age = parse_age(grace).total_seconds()
     return await _Sweep(engine, tenant, int(age * 1e9), dry_run).run(progress)
@@ -107,9 +107,9 @@ class _Sweep:
         self._grace = grace
         self._dry_run = dry_run
         self._now = engine.ground.clock()
-        self._report = Orphans(dry_run)
+        self._report = OrphanReport(dry_run)
 
-    async def run(self, progress: Tell | None) -> Orphans:
+    async def run(self, progress: Tell | None) -> OrphanReport:
         strays = await self._strays()
         lines = await self._engine.lines.names(self._tenant)
         total = len(lines) + len(strays)
@@ -147,7 +147,7 @@ class _Sweep:
             strays.update(Line(*key) for key in set(page) - {row.key for row in rows})
         return strays
 
-    async def _names(self, space: Space) -> AsyncIterator[str]:
+    async def _names(self, space: Table) -> AsyncIterator[str]:
         """The names of the lines that have rows in a space, without going through all of them."""
         start: Key = ()
         while True:
@@ -165,7 +165,9 @@ class _Sweep:
         digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
         freed = await balance(self._backend, gone)
         # The note itself is no orphan.
-        freed = Balance(freed.rows - len(marks), freed.bytes - (await balance(self._backend, _deletes(marks))).bytes)
+        freed = SizeBalance(
+            freed.rows - len(marks), freed.bytes - (await balance(self._backend, _deletes(marks))).bytes
+        )
         seen = next((int(row.columns[1]) for row in marks if row.key[3] == digest), self._now)
         waits = self._now - seen < self._grace
         absent = Expect(LINES, tuple(line), None)
@@ -175,7 +177,7 @@ class _Sweep:
                 await self._apply([absent, *_deletes(marks), Put(REFS, note)])
             elif not waits:
                 await self._apply([absent, *(Expect(REFS, row.key, row.columns) for row in marks), *gone])
-        self._report.add(Orphan(line.name, NO_THREAD, freed.rows, freed.bytes, waits))
+        self._report.add(OrphanRows(line.name, NO_THREAD, freed.rows, freed.bytes, waits))
 
     async def _digest(self, line: Line) -> str:
         """Tells whether the rows of a line are still the same."""
@@ -203,7 +205,7 @@ class _Sweep:
         except DeniedError:
             return  # nothing of it goes
         info = info_of(lines[0])
-        points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
         gone = {
             NO_STEP: await self._without_step(line, info, points, refs),
             UNUSED: await self._unused(line, info),
@@ -211,7 +213,9 @@ class _Sweep:
         await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), points), gone)
         await self._forms(line, info, refs)
 
-    async def _without_step(self, line: Line, info: Info, points: Sequence[Point], refs: Sequence[Row]) -> list[Change]:
+    async def _without_step(
+        self, line: Line, info: LineInfo, points: Sequence[StepRef], refs: Sequence[Row]
+    ) -> list[Change]:
         """Names, tags, pins, pending writes, folded states and words of checkpoints that are not there."""
         there = {point.id for point in points if not point.pruned}
         places = {point[:2] for point in points if not point.pruned}
@@ -229,7 +233,7 @@ class _Sweep:
                     gone.append(Delete(space, row.key))
         return gone
 
-    async def _unused(self, line: Line, info: Info) -> list[Change]:
+    async def _unused(self, line: Line, info: LineInfo) -> list[Change]:
         """Large values that no checkpoint and no node points to."""
         digests = {row.key[2] async for row in rows_below(self._backend, OBJECTS, tuple(line), bodies=False)}
         if digests:
@@ -242,7 +246,9 @@ class _Sweep:
                 digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
         return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]
 
-    def _unchanged(self, line: Line, info: Info, branches: Iterable[Branch], points: Sequence[Point]) -> list[Change]:
+    def _unchanged(
+        self, line: Line, info: LineInfo, branches: Iterable[Branch], points: Sequence[StepRef]
+    ) -> list[Change]:
         """The conditions that a line is as it was, and nothing was appended."""
         numbers = [0, *(branch.branch for branch in branches)]
         lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}
@@ -258,9 +264,9 @@ class _Sweep:
         if changes and not self._dry_run:
             await self._apply([*conditions, *changes])
         for what, freed in found.items():
-            self._report.add(Orphan(line.name, what, *freed))
+            self._report.add(OrphanRows(line.name, what, *freed))
 
-    async def _forms(self, line: Line, info: Info, refs: Sequence[Row]) -> None:
+    async def _forms(self, line: Line, info: LineInfo, refs: Sequence[Row]) -> None:
         """Nodes of forms that nobody reads. Whoever rewrites the line is making one."""
         forms: list[int] = []
         start: Key = ()
@@ -300,8 +306,8 @@ def _deletes(rows: Iterable[Row]) -> list[Change]:
 def _values(node: object) -> Iterable[bytes]:
     """The values that a node has itself."""
     slots: Iterable[Slot] = ()
-    if isinstance(node, Segment):
+    if isinstance(node, SegmentNode):
         slots = node.values
-    elif isinstance(node, Leaf):
+    elif isinstance(node, LeafNode):
         slots = (entry.slot for entry in node.entries)
     return (slot for slot in slots if isinstance(slot, bytes))

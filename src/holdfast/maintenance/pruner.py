@@ -14,20 +14,20 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, REFS, STEPS
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.families import family
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.protection import PIN
-from holdfast.engine.rewrite.rewriter import Choice, Choose, Outcome
-from holdfast.engine.rewrite.row_sizes import Balance, rows_below
-from holdfast.engine.row_format import Branch, Line, Point, check_name
+from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
+from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
+from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.query import Query, parse
-from holdfast.history.search import Search
-from holdfast.maintenance.retention import Candidate, Retention, Verdict
+from holdfast.history.search import SearchRun
+from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
 from holdfast.security.access.registry import ACCESS
 from holdfast.security.audit.recorder import AUDIT
 
@@ -41,7 +41,7 @@ _PAGE = 500
 """How many names of threads are read at a time."""
 
 
-class Pruning(NamedTuple):
+class PruneDecision(NamedTuple):
     """What becomes of a checkpoint: whether it is kept, and why."""
 
     id: str
@@ -51,7 +51,7 @@ class Pruning(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedThread:
+class ThreadPruneReport:
     """What was done to a thread, or would be: how many checkpoints are kept and how many go, and what that gives back,
     less what is written for it. `checkpoints` has each of them, the latest first.
 
@@ -63,17 +63,17 @@ class PrunedThread:
     dropped: int = 0
     rows: int = 0
     bytes: int = 0
-    checkpoints: tuple[Pruning, ...] = ()
+    checkpoints: tuple[PruneDecision, ...] = ()
     problem: str = ""
     code: str = ""
 
 
-Each: TypeAlias = Callable[[PrunedThread], None]
+Each: TypeAlias = Callable[[ThreadPruneReport], None]
 """Is told of each thread when it is done with."""
 
 
 @dataclass
-class Pruned:
+class PruneReport:
     """What a pass did, or would do. `threads` are those that it looked at.
 
     `rows` and `bytes` are given back by the store's rows, all in all; how much its files or tables shrink by is the
@@ -82,7 +82,7 @@ class Pruned:
     """
 
     dry_run: bool
-    threads: list[PrunedThread] = field(default_factory=list)
+    threads: list[ThreadPruneReport] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
     rows: int = 0
@@ -91,11 +91,11 @@ class Pruned:
     over: int = 0
 
     @property
-    def problems(self) -> list[PrunedThread]:
+    def problems(self) -> list[ThreadPruneReport]:
         """The threads that nothing was done to, for a reason."""
         return [each for each in self.threads if each.problem]
 
-    def add(self, thread: PrunedThread) -> None:
+    def add(self, thread: ThreadPruneReport) -> None:
         """Count a thread in."""
         self.threads.append(thread)
         self.kept += thread.kept
@@ -105,7 +105,7 @@ class Pruned:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ThreadSelection:
     """Which threads are meant: some by name, or those that start with a prefix, or match a query; else all.
 
     A thread's namespaces are meant with it.
@@ -116,7 +116,7 @@ class Selection:
     where: str | None = None
 
     @classmethod
-    def of(cls, threads: str | Iterable[str] | None, prefix: str, where: str | None) -> Selection:
+    def of(cls, threads: str | Iterable[str] | None, prefix: str, where: str | None) -> ThreadSelection:
         """What a caller gave."""
         names = None
         if threads is not None:
@@ -136,12 +136,12 @@ async def prune(
     engine: Engine,
     tenant: str,
     policy: Retention,
-    selection: Selection = Selection(),  # noqa: B008 - immutable
+    selection: ThreadSelection = ThreadSelection(),  # noqa: B008 - immutable
     *,
     dry_run: bool = False,
     progress: Tell | None = None,
     each: Each | None = None,
-) -> Pruned:
+) -> PruneReport:
     """Prune threads by a policy. A thread that another is rewriting, or that is held, is left and reported.
 
     Given `each`, it is told of every thread with its checkpoints, and the report has figures only: for stores that have
@@ -151,7 +151,9 @@ async def prune(
 
 
 class _Pass:
-    def __init__(self, engine: Engine, tenant: str, policy: Retention, selection: Selection, *, dry_run: bool) -> None:
+    def __init__(
+        self, engine: Engine, tenant: str, policy: Retention, selection: ThreadSelection, *, dry_run: bool
+    ) -> None:
         self._engine = engine
         self._backend = engine.ground.backend
         self._tenant = tenant
@@ -166,8 +168,8 @@ class _Pass:
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
         self._where = None if selection.where is None else parse(selection.where, moment)
 
-    async def run(self, progress: Tell | None, each: Each | None) -> Pruned:
-        report = Pruned(self._dry_run)
+    async def run(self, progress: Tell | None, each: Each | None) -> PruneReport:
+        report = PruneReport(self._dry_run)
         total = await self._count()
         together, each_one = self._policy.max_bytes, self._policy.max_thread_bytes
         if each_one is not None:
@@ -184,7 +186,7 @@ class _Pass:
                 left += size
                 if each is not None:
                     each(pruned)
-                    pruned = PrunedThread(
+                    pruned = ThreadPruneReport(
                         pruned.thread, pruned.kept, pruned.dropped, pruned.rows, pruned.bytes, (), *_problem(pruned)
                     )
                 report.add(pruned)
@@ -247,7 +249,7 @@ class _Pass:
 
     async def _is_meant(self, line: Line, where: Query) -> bool:
         try:
-            return await Search(self._engine, self._tenant, where).has(await self._engine.lines.summary(line))
+            return await SearchRun(self._engine, self._tenant, where).has(await self._engine.lines.summary(line))
         except NotFoundError:
             return False  # it was deleted meanwhile
 
@@ -256,14 +258,14 @@ class _Pass:
 
     # One thread -----------------------------------------------------------------------------------------------
 
-    async def _prune(self, line: Line, cutoff: int) -> tuple[PrunedThread, int]:
+    async def _prune(self, line: Line, cutoff: int) -> tuple[ThreadPruneReport, int]:
         """What was done to a line, and how many bytes it then takes, where that matters."""
-        verdicts: list[Verdict] = []
+        verdicts: list[RetentionVerdict] = []
         try:
             # Most threads have nothing to prune, most of the time: that is seen without a lease.
             found, clean = await self._verdicts(line, cutoff)
             if clean:
-                outcome, verdicts = Outcome(Balance(), await self._taken(line)), found
+                outcome, verdicts = RewriteResult(SizeBalance(), await self._taken(line)), found
             else:
                 del found  # of a long thread, these are many
                 choose = self._choose(line, cutoff, verdicts)
@@ -272,15 +274,17 @@ class _Pass:
         except NotFoundError:
             if self._selection.single:
                 raise
-            return PrunedThread(line.name), 0  # it was deleted meanwhile
+            return ThreadPruneReport(line.name), 0  # it was deleted meanwhile
         except (ConflictError, DeniedError, CorruptError) as error:
             if self._selection.single:
                 raise
-            return PrunedThread(line.name, problem=str(error), code=error.code), await self._taken(line)
-        checkpoints = tuple(Pruning(each.id, to_datetime(each.time), each.kept, each.reasons) for each in verdicts)
+            return ThreadPruneReport(line.name, problem=str(error), code=error.code), await self._taken(line)
+        checkpoints = tuple(
+            PruneDecision(each.id, to_datetime(each.time), each.kept, each.reasons) for each in verdicts
+        )
         kept = sum(each.kept for each in checkpoints)
         freed = outcome.freed
-        pruned = PrunedThread(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
+        pruned = ThreadPruneReport(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
         return pruned, outcome.size
 
     async def _taken(self, line: Line) -> int:
@@ -292,28 +296,28 @@ class _Pass:
         except NotFoundError:
             return 0  # it was deleted meanwhile
 
-    def _choose(self, line: Line, cutoff: int, verdicts: list[Verdict]) -> Choose:
+    def _choose(self, line: Line, cutoff: int, verdicts: list[RetentionVerdict]) -> Choose:
         """Chooses what the policy does not keep; `verdicts` are then those that were found last."""
 
-        async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+        async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
             verdicts[:] = await self._judge(line, points, branches, cutoff)
             kept = {each.id for each in verdicts if each.kept}
             last = _last_revisions(points)
             places = {point[:2] for point in points if not point.pruned}
-            return Choice(frozenset(places - {last[id][:2] for id in kept}))
+            return RewritePlan(frozenset(places - {last[id][:2] for id in kept}))
 
         return choose
 
-    async def _verdicts(self, line: Line, cutoff: int) -> tuple[list[Verdict], bool]:
+    async def _verdicts(self, line: Line, cutoff: int) -> tuple[list[RetentionVerdict], bool]:
         """What the policy says as of now, and whether nothing is to go."""
-        points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
         verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
         there = sum(not point.pruned for point in points)
         return verdicts, all(each.kept for each in verdicts) and len(verdicts) == there
 
     async def _judge(
-        self, line: Line, points: Sequence[Point], branches: Sequence[Branch], cutoff: int
-    ) -> list[Verdict]:
+        self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], cutoff: int
+    ) -> list[RetentionVerdict]:
         """What the policy says of each checkpoint, the latest first."""
         (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
         named: dict[tuple[str, str], list[str]] = {}
@@ -325,7 +329,7 @@ class _Pass:
         heads = _heads(points, branches)
         last = _last_revisions(points)
         candidates = (
-            Candidate(
+            RetentionCandidate(
                 point.time,
                 point.id,
                 tuple(named.get((NAME, point.id), ())),
@@ -340,7 +344,7 @@ class _Pass:
 
     async def _matching(self, line: Line, where: Query) -> set[str]:
         """The ids of a thread's checkpoints that match a query."""
-        search, found, before = Search(self._engine, self._tenant, where), set[str](), ""
+        search, found, before = SearchRun(self._engine, self._tenant, where), set[str](), ""
         while True:
             subjects, before = await search.some_of(line, before)
             found.update(subject.point.id for subject in subjects if subject.point is not None)
@@ -398,24 +402,24 @@ async def _listed(lines: Iterable[Line]) -> AsyncIterator[Line]:
         yield line
 
 
-def _problem(pruned: PrunedThread) -> tuple[str, str]:
+def _problem(pruned: ThreadPruneReport) -> tuple[str, str]:
     return pruned.problem, pruned.code
 
 
-def _last_revisions(points: Iterable[Point]) -> dict[str, Point]:
+def _last_revisions(points: Iterable[StepRef]) -> dict[str, StepRef]:
     """The steps there are, by id, each in its last revision."""
     return {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
 
 
-def _heads(points: Sequence[Point], branches: Sequence[Branch]) -> dict[tuple[int, int], list[str]]:
+def _heads(points: Sequence[StepRef], branches: Sequence[Branch]) -> dict[tuple[int, int], list[str]]:
     """The last step of each branch that has a name; of one without steps of its own, the one it starts from."""
-    ends: dict[int, Place] = {}
+    ends: dict[int, Position] = {}
     for point in points:
-        ends[point.branch] = Place(*point[:2])
+        ends[point.branch] = Position(*point[:2])
     names = {branch.branch: branch.name for branch in branches if branch.name}
     if MAIN.name not in names.values():
         names[0] = MAIN.name
-    bases = {branch.branch: Place(branch.base_branch, branch.base_length - 1) for branch in branches}
+    bases = {branch.branch: Position(branch.base_branch, branch.base_length - 1) for branch in branches}
     heads: dict[tuple[int, int], list[str]] = {}
     for number, name in names.items():
         end = ends.get(number, bases.get(number))

@@ -108,7 +108,7 @@ class Retention:
         rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
         return any(rule not in (None, False, ()) for rule in rules)
 
-    def decide(self, candidates: Iterable[Candidate], now: int) -> list[Verdict]:
+    def decide(self, candidates: Iterable[RetentionCandidate], now: int) -> list[RetentionVerdict]:
         """What becomes of each checkpoint of a thread, in the order given. `now` is in nanoseconds since 1970.
 
         The sizes are not looked at.
@@ -142,11 +142,11 @@ class Retention:
             for at in self._thinned(candidates, getattr(self, f"keep_{name}") or 0, bucket):
                 reasons[at].append(name)
         return [
-            Verdict(each.id, each.time, bool(found), tuple(dict.fromkeys(found)), stays)
+            RetentionVerdict(each.id, each.time, bool(found), tuple(dict.fromkeys(found)), stays)
             for each, found, stays in zip(candidates, reasons, fast, strict=True)
         ]
 
-    def _thinned(self, candidates: Sequence[Candidate], count: int, bucket: _Bucket) -> list[int]:
+    def _thinned(self, candidates: Sequence[RetentionCandidate], count: int, bucket: _Bucket) -> list[int]:
         """Of each of the last so many buckets that have a checkpoint, the last one."""
         kept: dict[tuple[object, ...], int] = {}
         if count:
@@ -158,7 +158,7 @@ class Retention:
         return list(kept.values())
 
 
-class Rules(TypedDict, total=False):
+class RetentionRules(TypedDict, total=False):
     """The fields of a `Retention`, as arguments. See there."""
 
     keep_latest: bool
@@ -177,7 +177,7 @@ class Rules(TypedDict, total=False):
     zone: tzinfo | None
 
 
-def policy_of(policy: Retention | None, rules: Rules) -> Retention:
+def policy_of(policy: Retention | None, rules: RetentionRules) -> Retention:
     """The policy that a caller gave, whole or rule by rule."""
     if policy is None:
         try:
@@ -197,7 +197,7 @@ def policy_of(policy: Retention | None, rules: Rules) -> Retention:
     return policy
 
 
-class Candidate(NamedTuple):
+class RetentionCandidate(NamedTuple):
     """A checkpoint that may stay or go, and what is known of it."""
 
     time: int
@@ -211,7 +211,7 @@ class Candidate(NamedTuple):
     """Whether the query matches."""
 
 
-class Verdict(NamedTuple):
+class RetentionVerdict(NamedTuple):
     """What becomes of a checkpoint, and why."""
 
     id: str
@@ -221,7 +221,7 @@ class Verdict(NamedTuple):
     stays: bool
     """Whether it stays however little room there is."""
 
-    def before(self, cutoff: int) -> Verdict:
+    def before(self, cutoff: int) -> RetentionVerdict:
         """The same where there is no room for what is older than a time."""
         if self.stays or not self.kept or self.time >= cutoff:
             return self

@@ -12,7 +12,7 @@ from holdfast.engine.row_format import Line
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class StoreHandle:
     """What every operation on scoped state is given: where, whose, and as whom."""
 
     engine: Engine

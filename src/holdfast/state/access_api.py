@@ -5,21 +5,21 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, Unpack
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_ALL, Grant
+from holdfast.security.access.grant import BELOW_ALL, GrantRecord
 from holdfast.security.access.identity import Identity, group_name, holder, identity_of
-from holdfast.security.access.identity_guard import How, IdentityGuard
+from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
-from holdfast.security.access.registry import Access, Wanted
-from holdfast.security.audit.recorder import Notes
-from holdfast.security.handle import Handle
-from holdfast.state.api import Parts, named
+from holdfast.security.access.registry import AccessRegistry, GrantRequest
+from holdfast.security.audit.recorder import AuditRecorder
+from holdfast.security.handle import StoreHandle
+from holdfast.state.api import ScopeParts, named
 from holdfast.state.key_changes import nanoseconds
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
@@ -29,7 +29,7 @@ Who: TypeAlias = "Identity | Scope | str"
 """An identity, by itself or by its text; or, where that is told, `group:` and a group."""
 
 
-class Granted(NamedTuple):
+class Grant(NamedTuple):
     """A grant: who may do what, since when, until when, and who gave it. `revoke` takes it or its `id`."""
 
     id: str
@@ -49,9 +49,9 @@ class Granted(NamedTuple):
     live: bool
 
 
-def shown(grant: Grant, now: int) -> Granted:
+def shown(grant: GrantRecord, now: int) -> Grant:
     """A grant as callers are given it."""
-    return Granted(
+    return Grant(
         *grant[:6],
         to_datetime(grant.until) if grant.until else None,
         grant.by,
@@ -62,13 +62,15 @@ def shown(grant: Grant, now: int) -> Granted:
     )
 
 
-def wanted(handle: Handle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until) -> Wanted:
+def wanted(
+    handle: StoreHandle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until
+) -> GrantRequest:
     """The grant that a caller asks for."""
     pattern = check_pattern(keys, "keys of a grant") if keys else ""
-    return Wanted(holder(to), check_right(right), scope, pattern, below, _moment(handle, until))
+    return GrantRequest(holder(to), check_right(right), scope, pattern, below, _moment(handle, until))
 
 
-def _moment(handle: Handle, until: Until) -> int:
+def _moment(handle: StoreHandle, until: Until) -> int:
     if until is None:
         return 0
     if isinstance(until, str):
@@ -78,9 +80,9 @@ def _moment(handle: Handle, until: Until) -> int:
     return handle.now() + nanoseconds(until)
 
 
-def grant_id(grant: Granted | str) -> str:
+def grant_id(grant: Grant | str) -> str:
     """The id of a grant that is named."""
-    id = grant.id if isinstance(grant, Granted) else grant
+    id = grant.id if isinstance(grant, Grant) else grant
     if not isinstance(id, str):
         raise InvalidError(f"a grant is named by its id, not by {type(id).__name__}")
     return id
@@ -89,12 +91,12 @@ def grant_id(grant: Granted | str) -> str:
 class AccessOperations:
     """The rights of identities, for the store's owner to give and take. `store.access` has these as methods."""
 
-    def __init__(self, handle: Handle, notes: Notes) -> None:
+    def __init__(self, handle: StoreHandle, notes: AuditRecorder) -> None:
         self._handle = handle
         self._notes = notes
-        self._access = Access(handle.engine, handle.tenant)
+        self._access = AccessRegistry(handle.engine, handle.tenant)
 
-    @operation
+    @sync_and_async
     async def grant(
         self,
         to: Who,
@@ -104,8 +106,8 @@ class AccessOperations:
         keys: str = "",
         below: bool = False,
         until: Until = None,
-        **parts: Unpack[Parts],
-    ) -> Granted:
+        **parts: Unpack[ScopeParts],
+    ) -> Grant:
         """Let an identity, or a group, read or write a scope, or both.
 
         `to` is an identity (`"agent:writer"`) or a group (`"group:editors"`; everybody is in `"group:everyone"`). The
@@ -116,23 +118,28 @@ class AccessOperations:
         asked = wanted(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
         return shown(await self._access.grant(asked), self._handle.now())
 
-    @operation
-    async def revoke(self, grant: Granted | str) -> Granted:
+    @sync_and_async
+    async def revoke(self, grant: Grant | str) -> Grant:
         """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises
         `NotFoundError`."""
         return shown(await self._access.revoke(grant_id(grant)), self._handle.now())
 
-    @operation
+    @sync_and_async
     async def grants(
-        self, to: Who | None = None, scope: Scope | str | None = None, *, dead: bool = False, **parts: Unpack[Parts]
-    ) -> list[Granted]:
+        self,
+        to: Who | None = None,
+        scope: Scope | str | None = None,
+        *,
+        dead: bool = False,
+        **parts: Unpack[ScopeParts],
+    ) -> list[Grant]:
         """Grants, the oldest first: all, those to somebody, those of a scope. With `dead`, also those that were revoked
         or have expired in the last weeks."""
         at = None if scope is None and not parts else named(self._handle, scope, parts)
         found = await self._access.grants("" if to is None else holder(to), at, dead=dead)
         return [shown(each, self._handle.now()) for each in found]
 
-    @operation
+    @sync_and_async
     async def cut_off(self, who: Who) -> int:
         """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
 
@@ -140,9 +147,14 @@ class AccessOperations:
         """
         return await self._access.cut_off(holder(who))
 
-    @operation
+    @sync_and_async
     async def may(
-        self, who: Who, action: Action, scope: Scope | str | None = None, key: str | None = None, **parts: Unpack[Parts]
+        self,
+        who: Who,
+        action: Action,
+        scope: Scope | str | None = None,
+        key: str | None = None,
+        **parts: Unpack[ScopeParts],
     ) -> bool:
         """Whether an identity that acts in the mode strict may do this now, with a key or with the whole scope. Only a
         question: nothing is noted."""
@@ -153,44 +165,44 @@ class AccessOperations:
         identity = identity_of(who)
         if identity.owns(at):
             return True
-        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, How(), self._notes)
+        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._notes)
         rights = await self._access.rights(await self._access.fresh(), identity)
         return guard.decide(rights, action, at, keys) is None
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def allow_children(self, who: Who) -> None:
         """Let an identity read the scopes of its children: those below its own that may be identities themselves, as
         `user:alice/agent:writer` is below `user:alice`."""
         await self._access.authorize(identity_of(who))
 
-    @operation
+    @sync_and_async
     async def forbid_children(self, who: Who) -> None:
         """Let it do so no longer. Raises `NotFoundError` if it could not."""
         await self._access.unauthorize(identity_of(who))
 
-    @operation
+    @sync_and_async
     async def parents(self) -> list[str]:
         """The identities that may read their children's scopes."""
         return await self._access.parents()
 
-    @operation
+    @sync_and_async
     async def join(self, group: str, *members: Who) -> None:
         """Take identities into a group; it is made by that."""
         await self._access.join(group_name(group), _members(members))
 
-    @operation
+    @sync_and_async
     async def leave(self, group: str, *members: Who) -> None:
         """Take identities out of a group. Raises `NotFoundError` if one is not in it."""
         await self._access.leave(group_name(group), _members(members))
 
-    @operation
+    @sync_and_async
     async def groups(self) -> dict[str, list[str]]:
         """Groups, and the identities in them."""
         return await self._access.groups()
 
-    @operation
+    @sync_and_async
     async def define_role(self, role: str, policy: Policy) -> None:
         """Keep a policy under a name, in place of what was there. Whoever has the role is under it at once."""
         if not isinstance(policy, Policy):
@@ -199,37 +211,37 @@ class AccessOperations:
             )
         await self._access.define(role, policy)
 
-    @operation
+    @sync_and_async
     async def drop_role(self, role: str) -> None:
         """Forget a role. Raises `NotFoundError`."""
         await self._access.undefine(role)
 
-    @operation
+    @sync_and_async
     async def roles(self) -> dict[str, Policy]:
         """Roles, and their policies."""
         return await self._access.roles()
 
-    @operation
+    @sync_and_async
     async def assign(self, role: str, to: Who) -> None:
         """Give an identity, or a group, a role. Raises `NotFoundError` if there is none of that name."""
         await self._access.assign(role, holder(to))
 
-    @operation
+    @sync_and_async
     async def unassign(self, role: str, to: Who) -> None:
         """Take a role from an identity, or a group. Raises `NotFoundError` if it does not have it."""
         await self._access.unassign(role, holder(to))
 
-    @operation
+    @sync_and_async
     async def assignments(self) -> dict[str, list[str]]:
         """Who has which roles."""
         return await self._access.assignments()
 
 
-class StoreAccess(Sync, AccessOperations):
+class StoreAccess(SyncApi, AccessOperations):
     """The rights of identities, given and taken. See `Store.access`."""
 
 
-class AsyncStoreAccess(Async, AccessOperations):
+class AsyncStoreAccess(AsyncApi, AccessOperations):
     """The same for asyncio: operations are awaited."""
 
 

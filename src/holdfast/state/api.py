@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from holdfast.backends.runtime.drivers import Async, Pause, Sync, arun, either, operation, run
+from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.sharing.documents import AsyncDocument, Document
     from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
     from holdfast.state.sharing.requests import AsyncRequests, Requests
-    from holdfast.state.sharing.resource import Pattern, Place
+    from holdfast.state.sharing.resource import Pattern, SharedResource
     from holdfast.state.sharing.topic import AsyncTopic, Topic
-    from holdfast.state.writer import Written
+    from holdfast.state.writer import WrittenKey
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -35,7 +35,7 @@ ATTEMPTS = 1000
 """How often a transaction is begun anew, unless told otherwise. Each time, somebody else got through."""
 
 
-class feature(Generic[T, A]):  # noqa: N801 - used like a property
+class sync_or_async_property(Generic[T, A]):  # noqa: N801 - used like a property
     """A property that is one thing of a sync class, and its other form of an async one."""
 
     def __init__(self, sync: Callable[[Any], T], other: Callable[[Any], A]) -> None:
@@ -45,16 +45,16 @@ class feature(Generic[T, A]):  # noqa: N801 - used like a property
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: Sync, owner: type) -> T: ...
+    def __get__(self, instance: SyncApi, owner: type) -> T: ...
     @overload
-    def __get__(self, instance: Async, owner: type) -> A: ...
+    def __get__(self, instance: AsyncApi, owner: type) -> A: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        return self._sync(instance) if isinstance(instance, Sync) else self._async(instance)
+        return self._sync(instance) if isinstance(instance, SyncApi) else self._async(instance)
 
 
-class Parts(TypedDict, total=False):
+class ScopeParts(TypedDict, total=False):
     """What a scope is made of."""
 
     user: str | None
@@ -70,10 +70,10 @@ class Parts(TypedDict, total=False):
 class ScopedOperations:
     """Scoped state, and transactions over it."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    def _state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> State:
+    def _state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> State:
         """The state of a scope: of an agent, of a step in a workflow, and so on; without any, the global one.
 
         Parts nest: `state(workflow="w1", step="fetch")` is a scope of its own inside `state(workflow="w1")`. In which
@@ -83,14 +83,14 @@ class ScopedOperations:
 
         return State(self._handle, named(self._handle, scope, parts))
 
-    def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> AsyncState:
+    def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> AsyncState:
         from holdfast.state.scope_state import AsyncState
 
         return AsyncState(self._handle, named(self._handle, scope, parts))
 
-    state = either(_state, _async_state)
+    state = sync_or_async(_state, _async_state)
 
-    @operation
+    @sync_and_async
     async def scopes(
         self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
     ) -> list[ScopeInfo]:
@@ -103,58 +103,60 @@ class ScopedOperations:
 
     # Sharing ----------------------------------------------------------------------------------------------------
 
-    def _topic(self, name: str, /, **parts: Unpack[Parts]) -> Topic:
+    def _topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> Topic:
         """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
         from holdfast.state.sharing.topic import Topic
 
         return Topic(self._shared("topic", name, parts))
 
-    def _async_topic(self, name: str, /, **parts: Unpack[Parts]) -> AsyncTopic:
+    def _async_topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncTopic:
         from holdfast.state.sharing.topic import AsyncTopic
 
         return AsyncTopic(self._shared("topic", name, parts))
 
-    def _requests(self, name: str, /, **parts: Unpack[Parts]) -> Requests:
+    def _requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> Requests:
         """Requests under a name: whoever serves them answers whoever asks."""
         from holdfast.state.sharing.requests import Requests
 
         return Requests(self._shared("requests", name, parts))
 
-    def _async_requests(self, name: str, /, **parts: Unpack[Parts]) -> AsyncRequests:
+    def _async_requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncRequests:
         from holdfast.state.sharing.requests import AsyncRequests
 
         return AsyncRequests(self._shared("requests", name, parts))
 
-    def _pipeline(self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[Parts]) -> Pipeline:
+    def _pipeline(
+        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
+    ) -> Pipeline:
         """A pipeline: items go through its stages, and are handed on once. An item is tried at a stage so often."""
         from holdfast.state.sharing.pipeline import Pipeline
 
         return Pipeline(self._shared("pipeline", name, parts), stages, tries)
 
     def _async_pipeline(
-        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[Parts]
+        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
     ) -> AsyncPipeline:
         from holdfast.state.sharing.pipeline import AsyncPipeline
 
         return AsyncPipeline(self._shared("pipeline", name, parts), stages, tries)
 
-    def _document(self, name: str, /, **parts: Unpack[Parts]) -> Document:
+    def _document(self, name: str, /, **parts: Unpack[ScopeParts]) -> Document:
         """A document that many edit at a time, and lose no edit."""
         from holdfast.state.sharing.documents import Document
 
         return Document(self._shared("document", name, parts))
 
-    def _async_document(self, name: str, /, **parts: Unpack[Parts]) -> AsyncDocument:
+    def _async_document(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncDocument:
         from holdfast.state.sharing.documents import AsyncDocument
 
         return AsyncDocument(self._shared("document", name, parts))
 
-    topic = either(_topic, _async_topic)
-    requests = either(_requests, _async_requests)
-    pipeline = either(_pipeline, _async_pipeline)
-    document = either(_document, _async_document)
+    topic = sync_or_async(_topic, _async_topic)
+    requests = sync_or_async(_requests, _async_requests)
+    pipeline = sync_or_async(_pipeline, _async_pipeline)
+    document = sync_or_async(_document, _async_document)
 
-    def _shared(self, pattern: Pattern, name: str, parts: Parts) -> Place:
+    def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
         from holdfast.state.sharing.resource import place
 
         return place(self._handle, pattern, name, named(self._handle, None, parts))
@@ -190,7 +192,7 @@ class ScopedOperations:
             await arun(_pause(attempt))
         raise InvalidError("a transaction is attempted at least once")
 
-    transact = either(_transact, _async_transact)
+    transact = sync_or_async(_transact, _async_transact)
 
     def _sessions(self) -> Sessions:
         """Sessions: state that ends with them. See `holdfast.state.sessions.api`."""
@@ -203,7 +205,7 @@ class ScopedOperations:
 
         return AsyncSessions(self._handle)
 
-    sessions = feature(_sessions, _async_sessions)
+    sessions = sync_or_async_property(_sessions, _async_sessions)
 
     def _artifacts(self) -> Artifacts:
         """Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts.api`."""
@@ -216,7 +218,7 @@ class ScopedOperations:
 
         return AsyncArtifacts(self._handle)
 
-    artifacts = feature(_artifacts, _async_artifacts)
+    artifacts = sync_or_async_property(_artifacts, _async_artifacts)
 
 
 def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:
@@ -229,7 +231,7 @@ async def _pause(attempt: int) -> None:
         await Pause(chance.random() * min(0.005, 0.001 * attempt))
 
 
-def named(handle: Handle, scope: Scope | str | None, parts: Parts) -> Scope:
+def named(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
     """The scope that a caller names."""
     if scope is None:
         return handle.guard.scope(cast(Mapping[str, Any], parts))
@@ -241,16 +243,16 @@ def named(handle: Handle, scope: Scope | str | None, parts: Parts) -> Scope:
 class StateTransaction:
     """Changes of several keys and scopes, all or none. See `Store.transaction`."""
 
-    def __init__(self, handle: Handle, owner: object) -> None:
-        from holdfast.state.transactions import Pending
+    def __init__(self, handle: StoreHandle, owner: object) -> None:
+        from holdfast.state.transactions import TransactionChanges
 
-        self._pending = Pending(handle)
-        self._is_sync = isinstance(owner, Sync)
+        self._pending = TransactionChanges(handle)
+        self._is_sync = isinstance(owner, SyncApi)
         self._open = False
-        self.written: list[Written] = []
+        self.written: list[WrittenKey] = []
         """The keys that were changed, with their versions; empty until then."""
 
-    def state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> Any:
+    def state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> Any:
         """The state of a scope, as in `Store.state`, read and changed in this transaction."""
         from holdfast.state.transactions import AsyncTransactionState, TransactionState
 

@@ -23,7 +23,7 @@ CHANGE, ARTIFACT = "change", "artifact"
 _DIGITS = 16
 
 
-class Made(NamedTuple):
+class LinkRow(NamedTuple):
     """What a row says: a change of a key, and an artifact that it was made with."""
 
     artifact: str
@@ -52,18 +52,18 @@ def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], arti
     return made
 
 
-def of_change(row: Row) -> Made:
+def of_change(row: Row) -> LinkRow:
     """What a row says that was found from an artifact."""
     number, length, rest = str(row.columns[1]).split(" ", 2)
     scope, key = rest[: int(length)], rest[int(length) :]
     id = str(row.key[4]).rpartition(" ")[0]
-    return Made(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
+    return LinkRow(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
 
 
-def of_key(scope: Scope, row: Row) -> Made:
+def of_key(scope: Scope, row: Row) -> LinkRow:
     """What a row says that was found from a key."""
     number, artifact = str(row.key[4]).split(" ", 1)
-    return Made(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
+    return LinkRow(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
 
 
 def from_version(version: int) -> str:

@@ -6,24 +6,24 @@ from typing import Any
 
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.history.comparison import Spot, differences, differences_given
-from holdfast.history.diff_result import Compared, Diff
-from holdfast.security.handle import Handle
+from holdfast.history.comparison import ComparedPoint, differences, differences_given
+from holdfast.history.diff_result import Diff, DiffSide
+from holdfast.security.handle import StoreHandle
 from holdfast.state.history import When, moment_of, point_at
-from holdfast.state.reader import View, seen
+from holdfast.state.reader import ScopeView, seen
 
 
 class _Side:
     """The scope as it was then: at a step, with what had expired by a moment."""
 
-    def __init__(self, handle: Handle, line: Line, point: Point | None, moment: int) -> None:
+    def __init__(self, handle: StoreHandle, line: Line, point: StepRef | None, moment: int) -> None:
         self._handle, self._line = handle, line
         self.point, self._moment = point, moment
 
     async def expired(self) -> dict[str, int]:
-        return await seen(self._handle, self._line, self.point, View.expired, self._moment)
+        return await seen(self._handle, self._line, self.point, ScopeView.expired, self._moment)
 
     async def tree(self, key: str) -> object:
         """What a key held, in JSON form."""
@@ -36,17 +36,17 @@ class _Side:
         return len(keys) == 1 and keys[0].startswith("$")
 
     async def state(self) -> dict[str, Any]:
-        items = await seen(self._handle, self._line, self.point, View.items, self._moment)
+        items = await seen(self._handle, self._line, self.point, ScopeView.items, self._moment)
         return {item.key: item.value for item in items}
 
-    def named(self, scope: Scope) -> Compared:
+    def named(self, scope: Scope) -> DiffSide:
         point = self.point
         if point is None:
-            return Compared(str(scope), "", 0, 0, None)
-        return Compared(str(scope), point.id, point.branch, point.depth, to_datetime(point.time))
+            return DiffSide(str(scope), "", 0, 0, None)
+        return DiffSide(str(scope), point.id, point.branch, point.depth, to_datetime(point.time))
 
 
-async def diff(handle: Handle, scope: Scope, a: When, b: When | None) -> Diff:
+async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Diff:
     """The keys that differ, and where. Reads only what does, and what expires."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
@@ -63,10 +63,10 @@ async def diff(handle: Handle, scope: Scope, a: When, b: When | None) -> Diff:
     return Diff(handle.codec, old.named(scope), new.named(scope), edits)
 
 
-async def _edits(handle: Handle, line: Line, old: _Side, new: _Side) -> list[Edit]:
+async def _edits(handle: StoreHandle, line: Line, old: _Side, new: _Side) -> list[Edit]:
     if await old.is_mark() or await new.is_mark():
         return await differences_given(handle.engine, line, await old.state(), await new.state())
-    found = await differences(handle.engine, Spot(line, old.point), Spot(line, new.point), large=True)
+    found = await differences(handle.engine, ComparedPoint(line, old.point), ComparedPoint(line, new.point), large=True)
     lapsed = {*await old.expired(), *await new.expired()}
     # Keys have no order of their own, and what is kept of their expiry is no key.
     edits = [edit for edit in found if edit.path and not _ours(edit) and edit.path[0] not in lapsed]

@@ -12,25 +12,25 @@ from typing import NamedTuple, TypeAlias
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import View, viewed
+from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.session_guard import kept_by
 from holdfast.state.sessions.records import LAPSE
-from holdfast.state.system_record import Changed, edited
+from holdfast.state.system_record import RecordChange, edited
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many scopes were looked at, of how many, and which was the last."""
 
 
-class Lapsed(NamedTuple):
+class ExpiryReport(NamedTuple):
     """What was taken away, and from how many scopes."""
 
     keys: int = 0
     scopes: int = 0
 
 
-async def lapse(handle: Handle, progress: Tell | None = None) -> Lapsed:
+async def lapse(handle: StoreHandle, progress: Tell | None = None) -> ExpiryReport:
     """Take the expired keys of all scopes away."""
     keeper, keys, scopes = kept_by(handle), 0, 0
     lines = await handle.engine.lines.names(handle.tenant, MARK)
@@ -42,22 +42,22 @@ async def lapse(handle: Handle, progress: Tell | None = None) -> Lapsed:
                 keys, scopes = keys + count, scopes + bool(count)
             if progress is not None:
                 progress(done, len(lines), line.name)
-    return Lapsed(keys, scopes)
+    return ExpiryReport(keys, scopes)
 
 
-async def _has_expired(view: View) -> bool:
+async def _has_expired(view: ScopeView) -> bool:
     return bool(await view.expired())
 
 
-async def _lapse(keeper: Handle, scope: Scope) -> int:
+async def _lapse(keeper: StoreHandle, scope: Scope) -> int:
     count = 0
 
-    async def edit(view: View) -> Changed:
+    async def edit(view: ScopeView) -> RecordChange:
         nonlocal count
         dead = await view.expired()
         count = len(dead)
         gone = [name for key in dead for name in (names.pack_key(key), names.pack_ttl(key))]
-        return Changed(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
+        return RecordChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
 
     saving = edited(keeper, keeper.line(scope), LAPSE, edit)
     saving.if_changed = True

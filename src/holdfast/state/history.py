@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.scopes import MARK, Scope
-from holdfast.engine.row_format import Line, Point, open_step
+from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import Stored, View, seen, viewed
-from holdfast.state.writer import Write, write
+from holdfast.state.reader import ScopeView, StoredValue, seen, viewed
+from holdfast.state.writer import KeyWrite, write
 
 When: TypeAlias = "datetime | int | str"
 """A time, a version (the number of a step of the scope), or a time as people write it: `2h`, `yesterday`."""
@@ -26,7 +26,7 @@ When: TypeAlias = "datetime | int | str"
 _PAGE = 64
 
 
-class Past(NamedTuple):
+class HistoryEntry(NamedTuple):
     """A change of a key. `before` and `version` are its versions before and after; 0 where it was not there. `step` is
     the number of the scope's step that made it, also where that took the key away."""
 
@@ -42,14 +42,14 @@ class Past(NamedTuple):
     step: int = 0
 
 
-async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
+async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:
     """The last step of a scope by then; None if there was none yet."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
         version = validation.count(when, "version")
         try:
-            return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
+            return await handle.engine.lines.find(line, Position(0, version - 1)) if version else None
         except NotFoundError as error:
             raise NotFoundError(
                 f"there is no version {version}, or it was pruned",
@@ -64,12 +64,12 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
         if await handle.engine.lines.look(line) is None:
             return None
         (first,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
-        if first and Point.of(first[0]).time > to_time(validation.moment(when)):
+        if first and StepRef.of(first[0]).time > to_time(validation.moment(when)):
             return None
         raise
 
 
-def moment_of(handle: Handle, when: When, point: Point | None) -> int:
+def moment_of(handle: StoreHandle, when: When, point: StepRef | None) -> int:
     """As of when keys had expired or not."""
     if isinstance(when, int):
         return 0 if point is None else point.time
@@ -78,14 +78,14 @@ def moment_of(handle: Handle, when: When, point: Point | None) -> int:
     return to_time(when.astimezone(UTC))
 
 
-async def stored_at(handle: Handle, scope: Scope, key: str, version: int) -> Stored | None:
+async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -> StoredValue | None:
     """What a key held at a version."""
     line = handle.line(scope)
     point = await point_at(handle, line, version)
     return await seen(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
 
 
-async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: Any) -> Any:
+async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
     """The value of a key then."""
     key = handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, (key,))
@@ -96,22 +96,24 @@ async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: 
     return default if item is None else item.value
 
 
-async def state_at(handle: Handle, scope: Scope, when: When) -> dict[str, Any]:
+async def state_at(handle: StoreHandle, scope: Scope, when: When) -> dict[str, Any]:
     """All keys then, and their values."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    items = await seen(handle, line, point, View.items, moment_of(handle, when, point))
+    items = await seen(handle, line, point, ScopeView.items, moment_of(handle, when, point))
     await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
 
-async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: int | Past | None) -> list[Past]:
+async def of(
+    handle: StoreHandle, scope: Scope, key: str | None, limit: int, before: int | HistoryEntry | None
+) -> list[HistoryEntry]:
     """The changes of a scope, or of one key, the latest first."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
-    line, found = handle.line(scope), list[Past]()
-    last = before if isinstance(before, Past) else None
+    line, found = handle.line(scope), list[HistoryEntry]()
+    last = before if isinstance(before, HistoryEntry) else None
     stop: tuple[int, ...] = ()
     if last is not None:
         stop = (last.step,)
@@ -121,7 +123,7 @@ async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: 
         query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await handle.engine.ground.backend.read([query])
         for row in rows:
-            point = Point.of(row)
+            point = StepRef.of(row)
             if not point.pruned:
                 made = await changes_of(handle, line, row, wanted)
                 # Of the step in which the page before ended, the rest.
@@ -133,9 +135,9 @@ async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: 
     return found[:limit]
 
 
-async def changes_of(handle: Handle, line: Line, row: Row, wanted: str | None = None) -> list[Past]:
+async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:
     """The changes of keys that a step made, in the order of keys."""
-    point = Point.of(row)
+    point = StepRef.of(row)
     step = open_step(line, row, handle.engine.ground.max_bytes)
     about = handle.codec.unpack(step.header.metadata)
     found = []
@@ -151,7 +153,7 @@ async def changes_of(handle: Handle, line: Line, row: Row, wanted: str | None = 
         there = touched[key]
         action = "delete" if not there else point.kind if point.kind not in ("batch", "delete") else "set"
         found.append(
-            Past(
+            HistoryEntry(
                 key,
                 action,
                 int(before.get(key, 0)),
@@ -167,22 +169,22 @@ async def changes_of(handle: Handle, line: Line, row: Row, wanted: str | None = 
     return found
 
 
-async def _versions_before(handle: Handle, line: Line, point: Point, every: Sequence[str]) -> dict[str, int]:
+async def _versions_before(handle: StoreHandle, line: Line, point: StepRef, every: Sequence[str]) -> dict[str, int]:
     """Which versions keys had before a step that changed so many that it does not say. None are known of those whose
     step before was pruned."""
 
-    async def versions(view: View) -> dict[str, int]:
+    async def versions(view: ScopeView) -> dict[str, int]:
         found = {each: await view.version(each) for each in every if each}
         return {each: version for each, version in found.items() if version}
 
     try:
-        parent = await handle.engine.lines.find(line, Place(0, point.seq - 1)) if point.seq else None
+        parent = await handle.engine.lines.find(line, Position(0, point.seq - 1)) if point.seq else None
         return await seen(handle, line, parent, versions, point.time)
     except NotFoundError:
         return {}
 
 
-async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) -> int:
+async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | None) -> int:
     """Have keys be again as they were then, by a new step."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
@@ -190,7 +192,7 @@ async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) ->
     point = await point_at(handle, line, when)
     moment = moment_of(handle, when, point)
 
-    async def stored(view: View) -> dict[str, Stored]:
+    async def stored(view: ScopeView) -> dict[str, StoredValue]:
         every = [wanted] if wanted is not None else await view.keys()
         return {each: found for each in every if (found := await view.live(each)) is not None}
 
@@ -202,14 +204,14 @@ async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) ->
         if not 0 < found.expires <= now
     }
 
-    async def changes(view: View) -> list[Write]:
+    async def changes(view: ScopeView) -> list[KeyWrite]:
         here = await stored(view)
         back = [
-            Write(each, "rollback", packed=found.entry.value, expires=found.expires)
+            KeyWrite(each, "rollback", packed=found.entry.value, expires=found.expires)
             for each, found in then.items()
             if each not in here or (here[each].entry.value, here[each].expires) != (found.entry.value, found.expires)
         ]
-        return back + [Write(each, "delete") for each in here if each not in then]
+        return back + [KeyWrite(each, "delete") for each in here if each not in then]
 
     found = await viewed(handle, scope, changes)
     if not found:

@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from holdfast.engine import validation
-from holdfast.engine.model.merge import Clash, merge
+from holdfast.engine.model.merge import PackedConflict, merge
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import history
-from holdfast.state.reader import Stored
-from holdfast.state.writer import Compute, Write, pack_value
+from holdfast.state.reader import StoredValue
+from holdfast.state.writer import Compute, KeyWrite, pack_value
 
 Change: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""
@@ -36,26 +36,26 @@ def nanoseconds(ttl: float | timedelta) -> int:
     return int(seconds * 1e9)
 
 
-def expiry(handle: Handle, ttl: float | timedelta | None) -> int:
+def expiry(handle: StoreHandle, ttl: float | timedelta | None) -> int:
     """When something expires that lives so long from now on; 0 for never."""
     return 0 if ttl is None else handle.now() + nanoseconds(ttl)
 
 
 def setting(
-    handle: Handle,
+    handle: StoreHandle,
     scope: Scope,
     key: str,
     value: Any,
     ttl: float | timedelta | None = None,
     expected: int | None = None,
     on_conflict: OnConflict = "refuse",
-) -> Write:
+) -> KeyWrite:
     """The change that sets a key."""
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
     if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
         raise InvalidError(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
-    change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+    change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
     if on_conflict == "refuse":
         change.expected = version
     elif version is not None and on_conflict != "overwrite":
@@ -63,23 +63,25 @@ def setting(
     return change
 
 
-def computing(handle: Handle, key: str, function: Change, made: Callable[[Any], None] = lambda _: None) -> Write:
+def computing(
+    handle: StoreHandle, key: str, function: Change, made: Callable[[Any], None] = lambda _: None
+) -> KeyWrite:
     """The change that gives a key what a function makes of its value; `made` is told what that was."""
     key = check_key(key)
 
-    async def compute(live: Stored | None) -> Packed | None:
+    async def compute(live: StoredValue | None) -> Packed | None:
         new = function(MISSING if live is None else unpack(handle.codec, live.entry.value))
         made(new)
         return None if new is MISSING else pack_value(handle, key, new)
 
-    return Write(key, compute=compute, keep_expiry=True)
+    return KeyWrite(key, compute=compute, keep_expiry=True)
 
 
-def _settled(handle: Handle, scope: Scope, change: Write, expected: int, how: OnConflict) -> Compute:
+def _settled(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, how: OnConflict) -> Compute:
     """What is written if the key may have another version than expected."""
     key, mine = change.key, change.packed
 
-    async def compute(live: Stored | None) -> Packed | None:
+    async def compute(live: StoredValue | None) -> Packed | None:
         if (0 if live is None else live.version) == expected:
             return mine
         if callable(how):
@@ -93,7 +95,7 @@ def _settled(handle: Handle, scope: Scope, change: Write, expected: int, how: On
 
 
 def _merged(
-    handle: Handle, scope: Scope, key: str, base: Stored | None, live: Stored | None, mine: Packed
+    handle: StoreHandle, scope: Scope, key: str, base: StoredValue | None, live: StoredValue | None, mine: Packed
 ) -> Packed | None:
     """The value with the changes of both since the base. `ConflictError` if both changed the same."""
     name = b""
@@ -110,6 +112,6 @@ def _merged(
     return found.state.get(name)
 
 
-def _path(handle: Handle, clash: Clash) -> str:
+def _path(handle: StoreHandle, clash: PackedConflict) -> str:
     parts = [unpack(handle.codec, part) if isinstance(part, bytes) else part for part in clash.path[1:]]
     return "".join(f"[{part!r}]" for part in parts) or "the whole value"

@@ -13,18 +13,20 @@ from holdfast.engine.model.operations import Operation, apply
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.context import Subject, packed_notes
+from holdfast.hooks.context import HookedChange, packed_notes
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import Points, Registry
-from holdfast.security.handle import Handle
-from holdfast.state.reader import Stored
+from holdfast.hooks.registry import ActivePoints, HookRegistry
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import StoredValue
 from holdfast.state.writer import pack_value
 
 
 class KeyHooks:
     """The hooks of the changes of one scope. A change that is attempted again calls none again, if it is the same."""
 
-    def __init__(self, registry: Registry, handle: Handle, scope: str, points: Points, trace: Trace) -> None:
+    def __init__(
+        self, registry: HookRegistry, handle: StoreHandle, scope: str, points: ActivePoints, trace: Trace
+    ) -> None:
         self._registry = registry
         self._handle = handle
         self._scope = scope
@@ -32,12 +34,12 @@ class KeyHooks:
         self._meant, self.wants_old = points
         self._trace = trace
         self._started = time.perf_counter_ns()
-        self._ran: dict[str, Subject] = {}
+        self._ran: dict[str, HookedChange] = {}
         self.events: list[Event] = []
         """What is to be told of those that ran."""
         self.notes: dict[str, Mapping[str, Any]] = {}
         """What they noted, by key."""
-        self.soon: list[tuple[Sequence[Hook], Subject]] = []
+        self.soon: list[tuple[Sequence[Hook], HookedChange]] = []
         """Those that are called once the changes are made."""
 
     def begin(self) -> None:
@@ -45,7 +47,7 @@ class KeyHooks:
         self.events, self.notes, self.soon = [], {}, []
 
     async def before(
-        self, key: str, action: str, packed: Packed, patch: Operation | None, live: Stored | None, version: int
+        self, key: str, action: str, packed: Packed, patch: Operation | None, live: StoredValue | None, version: int
     ) -> Packed | None:
         """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises
         `VetoError`."""
@@ -65,7 +67,7 @@ class KeyHooks:
             subject.before, subject.old = version, old
         else:
             actor, scope = self._handle.guard.actor, self._scope
-            subject = Subject(
+            subject = HookedChange(
                 point, scope, key, self._trace, self._started, stored, self._load, self._dump, actor, version, old
             )
             if before:
@@ -96,9 +98,9 @@ class KeyHooks:
             self._registry.after(hooks, subject)
 
 
-def key_hooks(handle: Handle, line: str, trace: Trace) -> KeyHooks | None:
+def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
     """The hooks of changes in a line; None where there are none."""
-    registry: Registry = handle.engine.hooks
+    registry: HookRegistry = handle.engine.hooks
     scope = line.removeprefix(MARK)
     points = registry.known.get(scope) or registry.points(scope)
     return KeyHooks(registry, handle, scope, points, trace) if points.meant else None

@@ -6,21 +6,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import operation
+from holdfast.backends.runtime.drivers import sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, identity_of
-from holdfast.state.api import Parts, ScopedOperations, feature
+from holdfast.state.api import ScopedOperations, ScopeParts, sync_or_async_property
 
 if TYPE_CHECKING:
     from holdfast.hooks.api import AsyncHooks, Hooks
-    from holdfast.security.access.identity_guard import How, IdentityGuard
-    from holdfast.security.audit.export import Exported
-    from holdfast.security.audit.query import Audited
-    from holdfast.security.audit.recorder import Notes
-    from holdfast.security.audit.verify import Report
+    from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
+    from holdfast.security.audit.export import AuditExport
+    from holdfast.security.audit.query import AuditRecord
+    from holdfast.security.audit.recorder import AuditRecorder
+    from holdfast.security.audit.verify import AuditReport
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess, Who
 
 _MICROSECOND = 999
@@ -30,7 +30,7 @@ _MICROSECOND = 999
 class OwnerOperations(ScopedOperations):
     """Scoped state as its owner has it: all of it."""
 
-    _noted: Notes | None = None
+    _noted: AuditRecorder | None = None
 
     def _access(self) -> StoreAccess:
         """The rights of identities, given and taken. See `holdfast.state.access_api`."""
@@ -43,7 +43,7 @@ class OwnerOperations(ScopedOperations):
 
         return AsyncStoreAccess(self._handle, self._notes())
 
-    access = feature(_access, _async_access)
+    access = sync_or_async_property(_access, _async_access)
 
     def _hooks(self) -> Hooks:
         """Functions that are called before and after changes. See `holdfast.hooks.api`."""
@@ -56,11 +56,11 @@ class OwnerOperations(ScopedOperations):
 
         return AsyncHooks(self._handle.engine, self._handle.tenant)
 
-    hooks = feature(_hooks, _async_hooks)
+    hooks = sync_or_async_property(_hooks, _async_hooks)
 
     # The audit ------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def audit(
         self,
         *,
@@ -75,7 +75,7 @@ class OwnerOperations(ScopedOperations):
         until: datetime | str | None = None,
         limit: int = 100,
         after: str | None = None,
-    ) -> list[Audited]:
+    ) -> list[AuditRecord]:
         """What was done and tried in the state of scopes, the newest first: changes and hooks, rights given and taken,
         reads of identities, and tries that were denied.
 
@@ -87,7 +87,7 @@ class OwnerOperations(ScopedOperations):
 
         await self._flush_notes()
         now = to_datetime(self._handle.now()).astimezone()
-        question = query.Question(
+        question = query.AuditQuery(
             "" if actor == "" else None if actor is None else str(identity_of(actor)),
             "" if scope is None else str(self._handle.guard.scope(scope)),
             key,
@@ -100,8 +100,8 @@ class OwnerOperations(ScopedOperations):
         )
         return await query.look(self._handle, question, validation.count(limit, "limit"), after)
 
-    @operation
-    async def audit_verify(self) -> Report:
+    @sync_and_async
+    async def audit_verify(self) -> AuditReport:
         """See whether the audit is as it was written: every row against the step that it was written with, every step
         against its hash, and against the step before. What is missing, altered or added is named in the report."""
         from holdfast.security.audit import verify
@@ -109,8 +109,8 @@ class OwnerOperations(ScopedOperations):
         await self._flush_notes()
         return await verify.verify(self._handle.engine, self._handle.tenant)
 
-    @operation
-    async def audit_export(self, path: str | Path) -> Exported:
+    @sync_and_async
+    async def audit_export(self, path: str | Path) -> AuditExport:
         """Write the audit to a file, one JSON document to a line, with all that the hashes are made of: a third party
         checks it with `holdfast.check_audit`, and needs nothing but the file, and perhaps heads that were
         exported before."""
@@ -121,11 +121,11 @@ class OwnerOperations(ScopedOperations):
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    def _notes(self) -> Notes:
-        from holdfast.security.audit.recorder import Notes
+    def _notes(self) -> AuditRecorder:
+        from holdfast.security.audit.recorder import AuditRecorder
 
         if self._noted is None:
-            self._noted = Notes(self._handle.engine, self._handle.tenant)
+            self._noted = AuditRecorder(self._handle.engine, self._handle.tenant)
         return self._noted
 
     async def _flush_notes(self) -> None:
@@ -133,7 +133,7 @@ class OwnerOperations(ScopedOperations):
         if self._noted is not None:
             await self._noted.flush()
 
-    def _guard_of(self, identity: Identity | str | None, parts: Parts, how: How) -> IdentityGuard:
+    def _guard_of(self, identity: Identity | str | None, parts: ScopeParts, how: GuardMode) -> IdentityGuard:
         from holdfast.security.access.identity_guard import IdentityGuard
 
         if identity is not None and parts:

@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.engine.entry_reader import Entry
+from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.patterns import matcher, narrowed
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 
 T = TypeVar("T")
 
 
-class Item(NamedTuple):
+class StateItem(NamedTuple):
     """A key and its value. `version` is the number of the step of the scope that wrote it last."""
 
     key: str
@@ -31,10 +31,10 @@ class Item(NamedTuple):
     expires: datetime | None = None
 
 
-class Stored(NamedTuple):
+class StoredValue(NamedTuple):
     """What a key holds in the store, and when it expires; 0 for never."""
 
-    entry: Entry
+    entry: FoundEntry
     expires: int
 
     @property
@@ -43,43 +43,45 @@ class Stored(NamedTuple):
         return self.entry.origin.seq + 1
 
 
-class Placed(NamedTuple):
+class KeyVersion(NamedTuple):
     """The version of a key, and when it expires; 0 for never."""
 
     version: int
     expires: int
 
 
-class View:
+class ScopeView:
     """A scope's state at one of its steps; without a step, nothing is in it."""
 
-    def __init__(self, handle: Handle, line: Line, point: Point | None, held: Held | None, now: int) -> None:
+    def __init__(
+        self, handle: StoreHandle, line: Line, point: StepRef | None, held: LoadedState | None, now: int
+    ) -> None:
         self.point = point
         self.now = now
         self._held = held
         self._handle = handle
         self._line = line
 
-    async def placed(self, key: str) -> Placed | None:
+    async def placed(self, key: str) -> KeyVersion | None:
         """The version of a key, also if it has expired. None if there is no such key. Its value is not read."""
         if self._held is None:
             return None
         entries = self._handle.engine.entries
         origin = await entries.origin(self._line, self._held, names.pack_key(key))
-        return None if origin is None else Placed(origin.seq + 1, await self._expires(self._held, key))
+        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._held, key))
 
-    async def stored(self, key: str) -> Stored | None:
+    async def stored(self, key: str) -> StoredValue | None:
         """What a key holds, also if it has expired. None if there is no such key."""
         if self._held is None:
             return None
         entry = await self._handle.engine.entries.find(self._line, self._held, names.pack_key(key))
-        return None if entry is None else Stored(entry, await self._expires(self._held, key))
+        return None if entry is None else StoredValue(entry, await self._expires(self._held, key))
 
-    async def _expires(self, held: Held, key: str) -> int:
+    async def _expires(self, held: LoadedState, key: str) -> int:
         found = await self._handle.engine.entries.find_rare(self._line, held, names.pack_ttl(key), names.FIRST)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
-    async def live(self, key: str) -> Stored | None:
+    async def live(self, key: str) -> StoredValue | None:
         """The same, or None if it has expired."""
         found = await self.stored(key)
         return None if found is None or 0 < found.expires <= self.now else found
@@ -89,15 +91,15 @@ class View:
         found = await self.placed(key)
         return 0 if found is None or 0 < found.expires <= self.now else found.version
 
-    async def item(self, key: str) -> Item | None:
+    async def item(self, key: str) -> StateItem | None:
         """A key with its value as fresh objects. None if there is no such key, or it has expired."""
         found = await self.live(key)
         return None if found is None else self.opened(key, *found)
 
-    def opened(self, key: str, entry: Entry, expires: int) -> Item:
+    def opened(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
         """What callers are given of an entry."""
         value = unpack(self._handle.codec, entry.value)
-        return Item(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
+        return StateItem(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
         """Keys in order, without those that have expired."""
@@ -127,7 +129,9 @@ class View:
         packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
         return list(map(names.unpack_key, packed))
 
-    async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
+    async def items(
+        self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
+    ) -> list[StateItem]:
         """The same, with values."""
         items = [await self.item(key) for key in await self.keys(prefix, pattern, after, limit)]
         return [item for item in items if item is not None]
@@ -139,7 +143,7 @@ class View:
         found = await self._expired(self._held, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
 
-    async def _expired(self, held: Held, start: bytes, stop: bytes | None) -> dict[str, int]:
+    async def _expired(self, held: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
         """The same, of those whose expiry is kept between two places."""
         last = names.TTL_LAST if stop is None else sort_key(stop)
         found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
@@ -156,15 +160,15 @@ class View:
         return total - after - len(await self.expired(prefix))
 
 
-class Looking:
+class ScopeReader:
     """Reads of a scope as it is now, by whoever may."""
 
-    def __init__(self, handle: Handle, scope: Scope) -> None:
+    def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
         self._scope = scope
         self._line = handle.line(scope)
 
-    async def item(self, key: str) -> Item | None:
+    async def item(self, key: str) -> StateItem | None:
         """A key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
@@ -176,7 +180,7 @@ class Looking:
             point = memo.point
             try:
                 held = await handle.engine.states.hold(line, point)
-                found = await View(handle, line, point, held, handle.now()).item(key)
+                found = await ScopeView(handle, line, point, held, handle.now()).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
                 found = await viewed(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))
@@ -189,7 +193,9 @@ class Looking:
         await self._handle.guard.saw(self._scope, ())
         return found
 
-    async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
+    async def items(
+        self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
+    ) -> list[StateItem]:
         """The same, with values."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await viewed(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
@@ -199,17 +205,17 @@ class Looking:
     async def count(self) -> int:
         """How many keys there are."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, View.count)
+        found = await viewed(self._handle, self._scope, ScopeView.count)
         await self._handle.guard.saw(self._scope, ())
         return found
 
 
-async def viewed(handle: Handle, scope: Scope, look: Callable[[View], Awaitable[T]]) -> T:
+async def viewed(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
     """What one sees who looks at a scope as it is now."""
     return await latest(handle, handle.line(scope), look)
 
 
-async def latest(handle: Handle, line: Line, look: Callable[[View], Awaitable[T]]) -> T:
+async def latest(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]]) -> T:
     """What one sees who looks at a line's state as it is now. If the step is pruned or deleted meanwhile, others came
     after it: then at how it is since."""
     memo = await handle.engine.lines.fresh(line)
@@ -224,20 +230,24 @@ async def latest(handle: Handle, line: Line, look: Callable[[View], Awaitable[T]
 
 
 async def seen(
-    handle: Handle, line: Line, point: Point | None, look: Callable[[View], Awaitable[T]], now: int | None = None
+    handle: StoreHandle,
+    line: Line,
+    point: StepRef | None,
+    look: Callable[[ScopeView], Awaitable[T]],
+    now: int | None = None,
 ) -> T:
     """What one sees who looks at a line's state at a step, as of a time: what had expired by then is not in it."""
     time = handle.now() if now is None else now
     if point is None:
-        return await look(View(handle, line, None, None, time))
+        return await look(ScopeView(handle, line, None, None, time))
 
     states = handle.engine.states
 
-    async def read(point: Point) -> T:
+    async def read(point: StepRef) -> T:
         try:
-            return await look(View(handle, line, point, await states.hold(line, point), time))
+            return await look(ScopeView(handle, line, point, await states.hold(line, point), time))
         except MissingNode:  # the line was rewritten, perhaps
             states.forget(line, point.hash)
-            return await look(View(handle, line, point, await states.hold(line, point), time))
+            return await look(ScopeView(handle, line, point, await states.hold(line, point), time))
 
     return await handle.engine.lines.reading(line, point, read)

@@ -5,35 +5,35 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.security.handle import Handle
-from holdfast.state.reader import Stored, View, viewed
-from holdfast.state.writer import Check, Write, write
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView, StoredValue, viewed
+from holdfast.state.writer import Check, KeyWrite, write
 
 _ATTEMPTS = 100
 """How often a scope is moved anew because it changed meanwhile."""
 
 
 class _Content(NamedTuple):
-    point: Point | None
-    stored: dict[str, Stored]
+    point: StepRef | None
+    stored: dict[str, StoredValue]
 
 
 class _Changed(Exception):
     """The scope changed since it was read."""
 
 
-async def clear(handle: Handle, scope: Scope) -> None:
+async def clear(handle: StoreHandle, scope: Scope) -> None:
     """Take all keys away."""
 
-    async def all_keys(view: View) -> list[Write]:
-        return [Write(key, "delete") for key in await view.keys()]
+    async def all_keys(view: ScopeView) -> list[KeyWrite]:
+        return [KeyWrite(key, "delete") for key in await view.keys()]
 
     await write(handle, {scope: all_keys})
 
 
-async def copy(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+async def copy(handle: StoreHandle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
     """Copy all keys into another scope."""
     _check_apart(scope, target)
     await handle.guard.allow("read", scope, ())
@@ -44,7 +44,7 @@ async def copy(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
     return len(found.stored)
 
 
-async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+async def move(handle: StoreHandle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
     """Copy all keys into another scope, and take them away here."""
     _check_apart(scope, target)
     await handle.guard.allow("read", scope, ())
@@ -53,7 +53,7 @@ async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
         await handle.guard.saw(scope, list(found.stored))
         if not found.stored:
             return 0
-        gone = [Write(key, "delete") for key in found.stored]
+        gone = [KeyWrite(key, "delete") for key in found.stored]
         checks = {scope: _unchanged(found), target: _free(target, found, overwrite)}
         try:
             await write(handle, {scope: gone, target: _puts(found)}, checks)
@@ -65,17 +65,17 @@ async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
     )
 
 
-async def _content(view: View) -> _Content:
+async def _content(view: ScopeView) -> _Content:
     found = {key: await view.live(key) for key in await view.keys()}
     return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
 
 
-def _puts(found: _Content) -> list[Write]:
-    return [Write(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+def _puts(found: _Content) -> list[KeyWrite]:
+    return [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
 
 
 def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
-    async def check(view: View) -> None:
+    async def check(view: ScopeView) -> None:
         if overwrite:
             return
         for key in found.stored:
@@ -90,7 +90,7 @@ def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
 
 
 def _unchanged(found: _Content) -> Check:
-    async def check(view: View) -> None:
+    async def check(view: ScopeView) -> None:
         if view.point != found.point:
             raise _Changed
 

@@ -9,10 +9,10 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, narrowed
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.security.handle import Handle
-from holdfast.state.reader import View, viewed
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView, viewed
 
 _LAST = "\U0010ffff"
 _LEAST = 64
@@ -29,7 +29,7 @@ class ScopeInfo(NamedTuple):
     updated: datetime
 
 
-async def scopes(handle: Handle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
+async def scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
     """A page of scopes in the order of their text. Who may not read a scope is not told that it is there."""
     prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
     matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
@@ -53,10 +53,10 @@ async def scopes(handle: Handle, prefix: str, pattern: str, after: str, limit: i
     return found
 
 
-async def _shown(handle: Handle, scope: Scope) -> list[ScopeInfo]:
+async def _shown(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
     line: Line = handle.line(scope)
     (rows,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
     if not rows:
         return []
-    point = Point.of(rows[0])
-    return [ScopeInfo(scope, await viewed(handle, scope, View.count), point.seq + 1, to_datetime(point.time))]
+    point = StepRef.of(rows[0])
+    return [ScopeInfo(scope, await viewed(handle, scope, ScopeView.count), point.seq + 1, to_datetime(point.time))]

@@ -7,17 +7,17 @@ from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.runtime.drivers import Async, Sync, either, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scope_copy
 from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
-from holdfast.state.reader import Item, Looking
+from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
-from holdfast.state.writer import Write, Written, pack_value, write
+from holdfast.state.writer import KeyWrite, WrittenKey, pack_value, write
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
@@ -34,9 +34,9 @@ _GONE = object()
 class StateOperations:
     """What can be done with the state of a scope. `State` and `AsyncState` have these as methods."""
 
-    def __init__(self, handle: Handle, scope: Scope) -> None:
+    def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
-        self._look = Looking(handle, scope)
+        self._look = ScopeReader(handle, scope)
         self.scope = scope
 
     def __repr__(self) -> str:
@@ -44,30 +44,32 @@ class StateOperations:
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    @operation
-    async def item(self, key: str) -> Item:
+    @sync_and_async
+    async def item(self, key: str) -> StateItem:
         """A key with its value, its version, and when it expires. Raises `NotFoundError`."""
         found = await self._item(key)
         if found is None:
             raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
         return found
 
-    @operation
+    @sync_and_async
     async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
         wanted = _listed(prefix, pattern, after)
         return await self._look.keys(*wanted, validation.count(limit, "limit"))
 
-    @operation
-    async def list_items(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[Item]:
+    @sync_and_async
+    async def list_items(
+        self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
+    ) -> list[StateItem]:
         """The same, with values and versions."""
         wanted = _listed(prefix, pattern, after)
         return await self._look.items(*wanted, validation.count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def set(
         self,
         key: str,
@@ -87,7 +89,7 @@ class StateOperations:
         (done,) = await self._write([setting(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
 
-    @operation
+    @sync_and_async
     async def patch(
         self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = (), expected: int | None = None
     ) -> int:
@@ -102,11 +104,11 @@ class StateOperations:
         if not parts and not gone:
             raise InvalidError("a patch changes something", where=f"key {key!r} of {self.scope}")
         wanted = validation.optional_count(expected, "version")
-        change = Write(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
+        change = KeyWrite(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
         (done,) = await self._write([change])
         return done.version
 
-    @operation
+    @sync_and_async
     async def change(self, key: str, function: Change, default: Any = MISSING) -> Any:
         """Give a key what a function makes of its current value. Nobody's change in between is lost: if there is one,
         the function is called again. Returns the new value.
@@ -125,14 +127,14 @@ class StateOperations:
         await self._write([change])
         return made[-1]
 
-    @operation
+    @sync_and_async
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         """Take a key away. False if there was none."""
-        change = Write(self._key(key), "delete", expected=validation.optional_count(expected, "version"))
+        change = KeyWrite(self._key(key), "delete", expected=validation.optional_count(expected, "version"))
         (done,) = await self._write([change])
         return done.before > 0
 
-    @operation
+    @sync_and_async
     async def batch(
         self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: float | timedelta | None = None
     ) -> dict[str, int]:
@@ -144,15 +146,15 @@ class StateOperations:
                 raise InvalidError(
                     "a key is given twice, in two forms of its letters", where=f"key {name!r} of {self.scope}"
                 )
-            changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
+            changes[name] = KeyWrite(name, packed=pack_value(self._handle, name, value), expires=expires)
         for key in validation.several(delete, "key to delete"):
             if (name := self._key(key)) in changes:
                 raise InvalidError("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
-            changes[name] = Write(name, "delete")
+            changes[name] = KeyWrite(name, "delete")
         done = await self._write(list(changes.values()))
         return {each.key: each.version for each in done if each.action != "delete"}
 
-    @operation
+    @sync_and_async
     async def expire(self, key: str, ttl: float | timedelta | None) -> int:
         """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFoundError`."""
         change = computing(self._handle, self._key(key), lambda value: value)
@@ -161,44 +163,44 @@ class StateOperations:
         (done,) = await self._write([change])
         return done.version
 
-    @operation
+    @sync_and_async
     async def clear(self) -> None:
         """Take all keys away, as one step."""
         await scope_copy.clear(self._handle, self.scope)
 
-    @operation
+    @sync_and_async
     async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Raises `ConflictError`, and copies nothing, if that has
         one of them already, unless they may be overwritten. Returns how many keys were copied."""
         return await scope_copy.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
 
-    @operation
+    @sync_and_async
     async def move_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
         """The same, and take them away here, at once."""
         return await scope_copy.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
 
     # History ----------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def history(
-        self, key: str | None = None, *, limit: int = 100, before: int | history.Past | None = None
-    ) -> list[history.Past]:
+        self, key: str | None = None, *, limit: int = 100, before: int | history.HistoryEntry | None = None
+    ) -> list[history.HistoryEntry]:
         """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
         after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
         is older than that."""
         return await history.of(self._handle, self.scope, key, validation.count(limit, "limit"), before)
 
-    @operation
+    @sync_and_async
     async def at(self, when: datetime | int | str) -> dict[str, Any]:
         """The state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`."""
         return await history.state_at(self._handle, self.scope, when)
 
-    @operation
+    @sync_and_async
     async def get_at(self, key: str, when: datetime | int | str, default: Any = None) -> Any:
         """The value that a key had then."""
         return await history.value_at(self._handle, self.scope, key, when, default)
 
-    @operation
+    @sync_and_async
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
         """What differs between the scope at two moments, each a time, a version or an age; without the second, between
         then and now."""
@@ -206,7 +208,7 @@ class StateOperations:
 
         return await diff(self._handle, self.scope, a, b)
 
-    @operation
+    @sync_and_async
     async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
         """Have the scope, or one key, be again as it was then, by a new step. Nothing of the history is undone. Returns
         how many keys changed."""
@@ -228,30 +230,30 @@ class StateOperations:
     def _async_watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> AsyncWatch:
         return AsyncWatch(self._handle, self.scope, pattern, cursor, nested)
 
-    watch = either(_watch, _async_watch)
+    watch = sync_or_async(_watch, _async_watch)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _key(self, key: object) -> str:
         return self._handle.guard.key(self.scope, key)
 
-    async def _item(self, key: str) -> Item | None:
+    async def _item(self, key: str) -> StateItem | None:
         return await self._look.item(key)
 
-    async def _write(self, changes: list[Write]) -> list[Written]:
+    async def _write(self, changes: list[KeyWrite]) -> list[WrittenKey]:
         return await write(self._handle, {self.scope: changes}) if changes else []
 
 
-class State(Sync, StateOperations, MutableMapping[str, Any]):
+class State(SyncApi, StateOperations, MutableMapping[str, Any]):
     """The state of a scope, as a mapping: `state["plan"] = {...}`. Keys come in order."""
 
     __hash__ = None  # type: ignore[assignment]
 
-    @operation
-    async def _find(self, key: str) -> Item | None:
+    @sync_and_async
+    async def _find(self, key: str) -> StateItem | None:
         return await self._item(key)
 
-    @operation
+    @sync_and_async
     async def _count(self) -> int:
         return await self._look.count()
 
@@ -288,7 +290,7 @@ class State(Sync, StateOperations, MutableMapping[str, Any]):
         """All values, in the order of their keys."""
         return _Values(self)
 
-    def _pages(self) -> Iterator[list[Item]]:
+    def _pages(self) -> Iterator[list[StateItem]]:
         """All keys with their values and versions, by the thousand: each page is of one moment."""
         after = ""
         while page := self.list_items(after=after, limit=_PAGE):
@@ -354,21 +356,21 @@ class _Values(ValuesView[Any]):
             yield from (item.value for item in page)
 
 
-class AsyncState(Async, StateOperations):
+class AsyncState(AsyncApi, StateOperations):
     """The state of a scope, for asyncio: operations are awaited."""
 
-    @operation
+    @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, as fresh objects; the default, if there is no such key."""
         found = await self._item(key)
         return default if found is None else found.value
 
-    @operation
+    @sync_and_async
     async def has(self, key: str) -> bool:
         """Whether there is such a key."""
         return await self._item(key) is not None
 
-    @operation
+    @sync_and_async
     async def count(self) -> int:
         """How many keys there are."""
         return await self._look.count()

@@ -16,22 +16,22 @@ from holdfast.engine.guard import Guard, Guards
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
 from holdfast.errors import DeniedError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"
 """The kind and the names of the links that are the mark, and the trace of new scopes."""
 
 
-class Keeper(Guard):
+class MaintenanceGuard(Guard):
     """The guard of what is done to keep the store in order, for somebody whom the guard was asked about before."""
 
     def __init__(self, actor: str = "") -> None:
         self.actor = actor
 
 
-def kept_by(handle: Handle) -> Handle:
+def kept_by(handle: StoreHandle) -> StoreHandle:
     """The same handle, for what is done in its name to the lines of ours."""
-    return Handle(handle.engine, handle.tenant, Keeper(handle.guard.actor))
+    return StoreHandle(handle.engine, handle.tenant, MaintenanceGuard(handle.guard.actor))
 
 
 def session_of(scope: Scope) -> Scope | None:
@@ -42,17 +42,17 @@ def session_of(scope: Scope) -> Scope | None:
     return None
 
 
-def mark(handle: Handle, session: Scope) -> Key:
+def mark(handle: StoreHandle, session: Scope) -> Key:
     """The key of the mark that a session leaves when it ends."""
     return (*handle.line(session), _KIND, _MARK, "")
 
 
-def inside(handle: Handle, session: Scope) -> Key:
+def inside(handle: StoreHandle, session: Scope) -> Key:
     """The key of the row that is another one after each time that a scope was made inside a session's."""
     return (*handle.line(session), _KIND, _INSIDE, "")
 
 
-def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
+def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Guards | None:
     """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
     sessions: dict[Scope, list[Scope]] = {}
     for scope in scopes:
@@ -74,7 +74,7 @@ def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
     return guards
 
 
-def not_ended(handle: Handle, session: Scope) -> Guards:
+def not_ended(handle: StoreHandle, session: Scope) -> Guards:
     """The condition that a session has not ended. `DeniedError` if it has."""
     condition = Expect(LINKS, mark(handle, session), None)
 

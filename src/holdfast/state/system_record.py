@@ -13,23 +13,23 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
-from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.engine.guard import Guards, both_guards
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import Packed, flatten, unpack
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, Point, readable
-from holdfast.engine.state_loader import Held
-from holdfast.engine.step_info import Head
-from holdfast.security.handle import Handle
+from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.step_info import StepInfo
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import View, latest
+from holdfast.state.reader import ScopeView, latest
 from holdfast.state.writer import FOLD_EVERY, pack_value
 
 
 @dataclass(slots=True)
-class Changed:
+class RecordChange:
     """What an edit of a line of ours comes to."""
 
     put: Mapping[bytes, Packed] = field(default_factory=dict)
@@ -40,42 +40,42 @@ class Changed:
     """Further rows, made together with the step."""
 
 
-EditBook: TypeAlias = Callable[[View], Awaitable[Changed]]
+EditBook: TypeAlias = Callable[[ScopeView], Awaitable[RecordChange]]
 """Works out what to change, given the line as it is at each attempt."""
 
 Link: TypeAlias = tuple[str, str, str]
 """A kind of link, a name, and what it is linked with."""
 
 
-class Kept(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record, and the number of the step that made it."""
 
     value: Any
     version: int
 
 
-class Book:
+class SystemRecordLine:
     """A line of ours. What it does is nobody's to forbid: whoever calls has asked the guard."""
 
-    def __init__(self, handle: Handle, name: str) -> None:
+    def __init__(self, handle: StoreHandle, name: str) -> None:
         self._handle = handle
         self.line = Line(handle.tenant, MARK + name)
         self.guards: Guards | None = None
         """Conditions of everything that is changed: those on which the guard let it pass."""
 
-    async def get(self, keys: Sequence[str]) -> dict[str, Kept]:
+    async def get(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
         """Those of some records that are there."""
 
-        async def look(view: View) -> dict[str, Kept]:
+        async def look(view: ScopeView) -> dict[str, StoredRecord]:
             return await records(self._handle, view, keys)
 
         return await latest(self._handle, self.line, look)
 
-    def saving(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
+    def saving(self, kind: str, edit: EditBook, guards: Guards | None = None) -> AppendRequest:
         """A step of the book, to be saved alone or together with others."""
         return edited(self._handle, self.line, kind, edit, both_guards(self.guards, guards))
 
-    async def change(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Head:
+    async def change(self, kind: str, edit: EditBook, guards: Guards | None = None) -> StepInfo:
         """Change records, as one step."""
         (head,) = await self._handle.engine.rebaser.save(self.saving(kind, edit, guards))
         return head
@@ -98,32 +98,32 @@ class Book:
         return gone + [Put(LINKS, Row((*self.line, *link), (time, target))) for link in new if link not in old]
 
 
-def packed(handle: Handle, values: Mapping[str, Any]) -> dict[bytes, Packed]:
+def packed(handle: StoreHandle, values: Mapping[str, Any]) -> dict[bytes, Packed]:
     """Records as they are put."""
     return {names.pack_key(key): pack_value(handle, key, value) for key, value in values.items()}
 
 
-async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, Kept]:
+async def records(handle: StoreHandle, view: ScopeView, keys: Sequence[str]) -> dict[str, StoredRecord]:
     """Those of some records of a line that are there."""
     found = {key: await view.stored(key) for key in keys}
     return {
-        key: Kept(unpack(handle.codec, stored.entry.value), stored.entry.origin.seq + 1)
+        key: StoredRecord(unpack(handle.codec, stored.entry.value), stored.entry.origin.seq + 1)
         for key, stored in found.items()
         if stored is not None
     }
 
 
-def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
+def edited(handle: StoreHandle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> AppendRequest:
     """A step of a line, worked out anew against whatever is the latest at each attempt. It says who made it and why."""
     trace, actor = trace_context.traced(), handle.guard.actor
-    made, happened = Changed(), list[Told]()
+    made, happened = RecordChange(), list[Told]()
     about: dict[str, object] = {"actor": actor} if actor else {}
     about |= {"correlation": trace.correlation} | ({"cause": trace.cause} if trace.cause else {})
 
-    async def edit_map(parent: Point | None, held: Held | None) -> EditMap:
+    async def edit_map(parent: StepRef | None, held: LoadedState | None) -> EditMap:
         nonlocal made, happened
         time = handle.now()
-        made = await edit(View(handle, line, parent, held, time))
+        made = await edit(ScopeView(handle, line, parent, held, time))
         put = tuple((name, Set(flatten(value))) for name, value in made.put.items())
         happened = told(time, trace, made.events)
         said = {**about, DIGEST: digest(happened)} if happened else about
@@ -133,7 +133,7 @@ def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards
     def riders(id: str) -> list[Change]:
         return [*made.rows, *rows(line, id, happened)]
 
-    saving = Saving(
+    saving = AppendRequest(
         line,
         edit_map,
         on_conflict=OnConflict.RETRY,

@@ -16,44 +16,44 @@ from typing import Any
 
 from holdfast.backends.interface import Change as Condition
 from holdfast.backends.interface import Expect, Get
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.engine.append import Saving
+from holdfast.engine.append import AppendRequest
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Point
-from holdfast.engine.step_info import Head
+from holdfast.engine.row_format import StepRef
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import expiry
-from holdfast.state.reader import View, seen
-from holdfast.state.writer import Write, Written, commit, pack_value
+from holdfast.state.reader import ScopeView, seen
+from holdfast.state.writer import KeyWrite, WrittenKey, commit, pack_value
 
 
 @dataclass(slots=True)
-class Part:
+class TransactionScope:
     """What a transaction did with one scope so far."""
 
     looked: bool = False
-    point: Point | None = None
+    point: StepRef | None = None
     """The step as of which the scope is read."""
     reads: dict[str, int] = field(default_factory=dict)
     """The versions of the keys that were read; 0 where there was none."""
-    writes: dict[str, Write] = field(default_factory=dict)
+    writes: dict[str, KeyWrite] = field(default_factory=dict)
 
 
-class Pending:
+class TransactionChanges:
     """The reads and changes of a transaction."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
-        self._parts: dict[Scope, Part] = {}
+        self._parts: dict[Scope, TransactionScope] = {}
 
     async def get(self, scope: Scope, key: str) -> Any:
         """A value as the transaction sees it; `MISSING` if there is none."""
         key = self.handle.guard.key(scope, key)
-        part = self._parts.setdefault(scope, Part())
+        part = self._parts.setdefault(scope, TransactionScope())
         own = part.writes.get(key)
         if own is not None:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
@@ -69,11 +69,11 @@ class Pending:
         part.reads[key] = 0 if found is None else found.version
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
-    def put(self, scope: Scope, change: Write) -> None:
+    def put(self, scope: Scope, change: KeyWrite) -> None:
         """A change, made at the end; of one key, the last one counts."""
-        self._parts.setdefault(scope, Part()).writes[change.key] = change
+        self._parts.setdefault(scope, TransactionScope()).writes[change.key] = change
 
-    async def commit(self, savings: Sequence[Saving] = ()) -> tuple[list[Written], list[Head]]:
+    async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
         """Make all changes, together with checkpoints to be saved. `ConflictError` if what was read is out of date."""
         parts, self._parts = self._parts, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
@@ -90,8 +90,8 @@ class Pending:
 
         return await commit(self.handle, writes, checks, savings=savings, guards=guards if only_read else None)
 
-    def _check(self, scope: Scope, part: Part) -> Callable[[View], Any]:
-        async def check(view: View) -> None:
+    def _check(self, scope: Scope, part: TransactionScope) -> Callable[[ScopeView], Any]:
+        async def check(view: ScopeView) -> None:
             for key, version in part.reads.items():
                 if await view.version(key) != version:
                     raise _stale(scope, key)
@@ -100,13 +100,13 @@ class Pending:
 
         return check
 
-    async def _goes_on(self, scope: Scope, point: Point) -> bool:
+    async def _goes_on(self, scope: Scope, point: StepRef) -> bool:
         """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
         query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
         (rows,) = await self.handle.engine.ground.backend.read([query])
-        return bool(rows) and Point.of(rows[0]).hash == point.hash
+        return bool(rows) and StepRef.of(rows[0]).hash == point.hash
 
-    async def _unchanged(self, scope: Scope, part: Part, again: bool) -> list[Condition]:
+    async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
         """Conditions that a scope that was only read is still as it was, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
         memo = await (lines.look(line) if again else lines.fresh(line))
@@ -133,7 +133,7 @@ def _stale(scope: Scope, key: str) -> ConflictError:
 class TransactionOperations:
     """The state of a scope in a transaction."""
 
-    def __init__(self, pending: Pending, scope: Scope) -> None:
+    def __init__(self, pending: TransactionChanges, scope: Scope) -> None:
         self._pending = pending
         self.scope = scope
 
@@ -141,26 +141,26 @@ class TransactionOperations:
         """Give a key a value."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)
-        change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
         self._pending.put(self.scope, change)
 
     def delete(self, key: str) -> None:
         """Take a key away, if it is there."""
-        self._pending.put(self.scope, Write(self._pending.handle.guard.key(self.scope, key), "delete"))
+        self._pending.put(self.scope, KeyWrite(self._pending.handle.guard.key(self.scope, key), "delete"))
 
-    @operation
+    @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, with what was changed in this transaction."""
         found = await self._pending.get(self.scope, key)
         return default if found is MISSING else found
 
-    @operation
+    @sync_and_async
     async def has(self, key: str) -> bool:
         """Whether there is such a key."""
         return await self._pending.get(self.scope, key) is not MISSING
 
 
-class TransactionState(Sync, TransactionOperations):
+class TransactionState(SyncApi, TransactionOperations):
     """The same, with subscripts: `tx.state(agent="a")["plan"]`."""
 
     def __getitem__(self, key: str) -> Any:
@@ -181,5 +181,5 @@ class TransactionState(Sync, TransactionOperations):
         return self.has(key)
 
 
-class AsyncTransactionState(Async, TransactionOperations):
+class AsyncTransactionState(AsyncApi, TransactionOperations):
     """The same; reads are awaited."""

@@ -21,19 +21,19 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 import msgspec
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.runtime.drivers import Async, Pause, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, sync_and_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
-from holdfast.engine.lines import Memo
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, Set
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, stem
-from holdfast.engine.row_format import PRUNED, Line, Point, open_step
+from holdfast.engine.row_format import PRUNED, Line, StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import seen
@@ -64,7 +64,7 @@ _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class WatchedChange:
     """A change, as a watch tells of it.
 
     `before` and `version` are the key's versions; `value` is what it held at that version, and `MISSING` where it was
@@ -98,7 +98,7 @@ class Changed:
 class WatchOperations:
     """What can be done with a watch. `Watch` and `AsyncWatch` have these as methods."""
 
-    def __init__(self, handle: Handle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
+    def __init__(self, handle: StoreHandle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
         pattern = normal(pattern, "pattern")
         self._handle = handle
         self._scope = scope
@@ -107,8 +107,8 @@ class WatchOperations:
         self._nested = nested
         self._places: dict[Scope, _Place] | None = None if cursor is None else self._opened(cursor)
         self._told: Callable[[], str] | None = None
-        self._waiting: deque[Changed] = deque()
-        self._known: dict[Line, Memo | None] = {}
+        self._waiting: deque[WatchedChange] = deque()
+        self._known: dict[Line, LineTip | None] = {}
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -126,13 +126,13 @@ class WatchOperations:
             return self._told()
         return "" if self._places is None else self._encoded(self._places)
 
-    @operation
+    @sync_and_async
     async def start(self) -> None:
         """Have the watch begin here, unless it has begun: what is changed from now on is told."""
         await self._start()
 
-    @operation
-    async def poll(self, timeout: float = 0) -> list[Changed]:
+    @sync_and_async
+    async def poll(self, timeout: float = 0) -> list[WatchedChange]:
         """What was changed since, in order; waits for the first change for so many seconds at most. Perhaps nothing.
 
         `DeniedError` once the right to read the scope is gone.
@@ -144,15 +144,15 @@ class WatchOperations:
         self._told = None
         return found
 
-    @operation
+    @sync_and_async
     async def close(self) -> None:
         """End the watch: whoever iterates over it, in any thread, comes to the end."""
         self._closed.set()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    @operation
-    async def _next(self) -> Changed | None:
+    @sync_and_async
+    async def _next(self) -> WatchedChange | None:
         if not self._waiting and not self._closed.is_set():
             self._waiting += await self._wait(None)
         if self._closed.is_set():
@@ -161,7 +161,7 @@ class WatchOperations:
         self._told = found._cursor if self._waiting else None
         return found
 
-    async def _wait(self, timeout: float | None) -> list[Changed]:
+    async def _wait(self, timeout: float | None) -> list[WatchedChange]:
         """The next changes. Looks into the store ever less often; and between times, whether this process made one."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = _SHORTEST
@@ -191,9 +191,9 @@ class WatchOperations:
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
         heads = await self._handle.engine.ground.backend.read(queries)
-        self._places = {scope: _after(Point.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows}
+        self._places = {scope: _after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows}
 
-    async def _look(self) -> list[Changed]:
+    async def _look(self) -> list[WatchedChange]:
         """What there is to be told now. Nothing is held to be told if this is cancelled."""
         places = self._places or {}
         await self._handle.guard.allow("read", self._scope, self._keys)
@@ -278,21 +278,21 @@ class _Trail:
 class _Telling:
     """The changes of one look, with the place after each."""
 
-    def __init__(self, handle: Handle, matches: Callable[[str], bool], encode: Callable[[_Places], str]) -> None:
-        self.changes: list[Changed] = []
+    def __init__(self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Places], str]) -> None:
+        self.changes: list[WatchedChange] = []
         self._handle = handle
         self._matches = matches
         self._encode = encode
 
     async def add(self, trail: _Trail, scope: Scope, place: _Place, last: Sequence[Row], rows: Sequence[Row]) -> None:
         """What happened in a scope: given the step before one's place, and those from there on."""
-        line, gone = self._handle.line(scope), list[Point]()
-        if place.number and not (last and _hash(Point.of(last[0])) == place.after):
+        line, gone = self._handle.line(scope), list[StepRef]()
+        if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
             self._of_scope(trail, scope, None, DELETED)
             place = _Place()
             (rows,) = await self._handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
-            point = Point.of(row)
+            point = StepRef.of(row)
             if point.seq != place.number:
                 break  # what is between will be there at the next look
             if point.pruned:
@@ -308,7 +308,7 @@ class _Telling:
             trail.passed(scope, place)
         self._pruned(trail, scope, gone)
 
-    def _pruned(self, trail: _Trail, scope: Scope, gone: Sequence[Point]) -> None:
+    def _pruned(self, trail: _Trail, scope: Scope, gone: Sequence[StepRef]) -> None:
         if gone:
             first, last = gone[0], gone[-1]
             self._of_scope(trail, scope, _after(last), PRUNED, first.seq + 1, last.seq + 1)
@@ -317,11 +317,11 @@ class _Telling:
         self, trail: _Trail, scope: Scope, place: _Place | None, action: str, before: int = 0, version: int = 0
     ) -> None:
         """Something that befell the whole scope."""
-        past = history.Past("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
+        past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
         self._tell(trail, scope, place, past, MISSING)
 
     async def _step(self, trail: _Trail, scope: Scope, place: _Place, line: Line, row: Row) -> None:
-        point = Point.of(row)
+        point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.ground.max_bytes).edit
         put = dict(edit.put)
         touched = {names.unpack_key(key) for key in (*put, *edit.removed)}
@@ -340,7 +340,7 @@ class _Telling:
         if shown:
             await self._handle.guard.saw(scope, shown)
 
-    async def _value(self, line: Line, point: Point, key: str, made: Operation | None) -> Any:
+    async def _value(self, line: Line, point: StepRef, key: str, made: Operation | None) -> Any:
         """What a key held after a step: what the step says, or what it made of what was there."""
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
@@ -348,9 +348,9 @@ class _Telling:
         found = await seen(self._handle, line, point, lambda view: view.stored(key))
         return MISSING if found is None else unpack(codec, found.entry.value)
 
-    def _tell(self, trail: _Trail, scope: Scope, place: _Place | None, past: history.Past, value: Any) -> None:
+    def _tell(self, trail: _Trail, scope: Scope, place: _Place | None, past: history.HistoryEntry, value: Any) -> None:
         count, encode = trail.passed(scope, place), self._encode
-        told = Changed(
+        told = WatchedChange(
             scope=scope,
             key=past.key,
             action=past.action,
@@ -367,21 +367,21 @@ class _Telling:
         self.changes.append(told)
 
 
-def _after(point: Point) -> _Place:
+def _after(point: StepRef) -> _Place:
     return _Place(point.seq + 1, 0, _hash(point))
 
 
-def _hash(point: Point) -> str:
+def _hash(point: StepRef) -> str:
     return point.hash[:16].hex()
 
 
-class Watch(Sync, WatchOperations):
+class Watch(SyncApi, WatchOperations):
     """The changes of a scope, to iterate over: `for change in state.watch()`. Ends when it is closed."""
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Changed:
+    def __next__(self) -> WatchedChange:
         found = self._next()
         if found is None:
             raise StopIteration
@@ -395,14 +395,14 @@ class Watch(Sync, WatchOperations):
         self.close()
 
 
-class AsyncWatch(Async, WatchOperations):
+class AsyncWatch(AsyncApi, WatchOperations):
     """The same, for asyncio: `async for change in state.watch()`. It begins when it is entered (`async with`), started,
     or first asked."""
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Changed:
+    async def __anext__(self) -> WatchedChange:
         found = await self._next()
         if found is None:
             raise StopAsyncIteration

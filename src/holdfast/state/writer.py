@@ -14,21 +14,21 @@ from msgspec.msgpack import encode
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine import trace_context
-from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.engine.guard import Guards, Permit, both_guards
 from holdfast.engine.model.diff import diff
-from holdfast.engine.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
+from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_channel
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Point
-from holdfast.engine.state_loader import Held, weigh
-from holdfast.engine.step_info import Head
+from holdfast.engine.row_format import StepRef
+from holdfast.engine.state_loader import LoadedState, weigh
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, HoldfastError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
-from holdfast.state.reader import Stored, View
+from holdfast.state.reader import ScopeView, StoredValue
 from holdfast.state.session_guard import alive
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ _MANY = 256
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 """Types of values that hold no others, and are packed as they are."""
 
-Compute: TypeAlias = "Callable[[Stored | None], Awaitable[Packed | None]]"
+Compute: TypeAlias = "Callable[[StoredValue | None], Awaitable[Packed | None]]"
 """Makes a new value of what is there, if anything is; None deletes the key."""
 
 
 @dataclass(slots=True)
-class Write:
+class KeyWrite:
     """One change of one key."""
 
     key: str
@@ -74,7 +74,7 @@ class Write:
     """Stored as it is, and not as what differs from the old value: its step can then be read by itself."""
 
 
-class Written(NamedTuple):
+class WrittenKey(NamedTuple):
     """A key that was changed: its version before, and now. 0 where it is not there."""
 
     scope: Scope
@@ -85,29 +85,29 @@ class Written(NamedTuple):
     id: str
 
 
-Writes: TypeAlias = "Sequence[Write] | Callable[[View], Awaitable[Sequence[Write]]]"
+Writes: TypeAlias = "Sequence[KeyWrite] | Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]"
 """Changes of one scope's keys; or what works them out, given the scope as it is at each attempt."""
 
-Check: TypeAlias = Callable[[View], Awaitable[None]]
+Check: TypeAlias = Callable[[ScopeView], Awaitable[None]]
 """Looks at a scope as it is at each attempt, and raises what there is to say against the changes."""
 
 
 async def write(
-    handle: Handle, writes: Mapping[Scope, Writes], checks: Mapping[Scope, Check] | None = None
-) -> list[Written]:
+    handle: StoreHandle, writes: Mapping[Scope, Writes], checks: Mapping[Scope, Check] | None = None
+) -> list[WrittenKey]:
     """Make changes of keys in one scope or several, all or none."""
     written, _ = await commit(handle, writes, checks)
     return written
 
 
 async def commit(
-    handle: Handle,
+    handle: StoreHandle,
     writes: Mapping[Scope, Writes],
     checks: Mapping[Scope, Check] | None = None,
     *,
-    savings: Sequence[Saving] = (),
+    savings: Sequence[AppendRequest] = (),
     guards: Guards | None = None,
-) -> tuple[list[Written], list[Head]]:
+) -> tuple[list[WrittenKey], list[StepInfo]]:
     """The same together with checkpoints to be saved, and on further conditions."""
     trace = trace_context.traced()
     edits = []
@@ -126,7 +126,7 @@ async def commit(
             if edit.hooks is not None and edit.hooks.soon:
                 edit.hooks.committed(head.point.seq + 1, head.point.id)
     written = [
-        Written(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
+        WrittenKey(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
         for edit, head in zip(edits, heads, strict=False)
         for scope, key, action, before, _, _ in edit.written
     ]
@@ -138,7 +138,7 @@ class _LineEdit:
 
     def __init__(
         self,
-        handle: Handle,
+        handle: StoreHandle,
         scope: Scope,
         writes: Writes,
         trace: trace_context.Trace,
@@ -151,11 +151,11 @@ class _LineEdit:
         self._trace = trace
         self._check = check
         self._line = handle.line(scope)
-        self.written: list[Written] = []
+        self.written: list[WrittenKey] = []
         self._told: list[Told] = []
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
-        self.saving = Saving(
+        self.saving = AppendRequest(
             self._line,
             self._edit,
             on_conflict=OnConflict.RETRY,
@@ -164,11 +164,11 @@ class _LineEdit:
             fold_every=FOLD_EVERY,
         )
 
-    async def _edit(self, parent: Point | None, held: Held | None) -> EditMap:
+    async def _edit(self, parent: StepRef | None, held: LoadedState | None) -> EditMap:
         if self.hooks is not None and self._version:  # it is not the first attempt
             self.hooks.begin()
         self._version = 1 if parent is None else parent.seq + 2
-        view = View(self._handle, self._line, parent, held, self._handle.now())
+        view = ScopeView(self._handle, self._line, parent, held, self._handle.now())
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
@@ -189,10 +189,10 @@ class _LineEdit:
 
     async def _one(
         self,
-        view: View,
-        parent: Point | None,
-        held: Held | None,
-        each: Write,
+        view: ScopeView,
+        parent: StepRef | None,
+        held: LoadedState | None,
+        each: KeyWrite,
         put: list[tuple[bytes, Operation]],
         removed: list[bytes],
     ) -> None:
@@ -200,7 +200,7 @@ class _LineEdit:
         old = await (view.stored(each.key) if self._needs_value(each) else view.placed(each.key))
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
-        stored = live if isinstance(live, Stored) else None
+        stored = live if isinstance(live, StoredValue) else None
         if each.expected is not None and version != each.expected:
             raise ConflictError(
                 f"the key has version {version}, and version {each.expected} was expected",
@@ -217,7 +217,7 @@ class _LineEdit:
                 action = "delete"
             else:
                 packed = computed
-        self.written.append(Written(self._scope, each.key, action, version, 0, ""))
+        self.written.append(WrittenKey(self._scope, each.key, action, version, 0, ""))
         parts: Sequence[tuple[bytes, Operation]] | None = None
         if action == "patch":
             edit = self._handle.engine.parts(self._line, each.parts, each.removed)
@@ -248,7 +248,7 @@ class _LineEdit:
             else:
                 removed.append(names.pack_ttl(each.key))
 
-    def _needs_value(self, each: Write) -> bool:
+    def _needs_value(self, each: KeyWrite) -> bool:
         """Whether the old value matters, and not only its version: it may be large."""
         if each.compute is not None:
             return True
@@ -297,7 +297,7 @@ class _LineEdit:
         return made
 
 
-def pack_value(handle: Handle, key: str, value: Any) -> Packed:
+def pack_value(handle: StoreHandle, key: str, value: Any) -> Packed:
     """A value as it is stored. Errors name the way to what can not be."""
     if type(value) in _SCALARS:
         with suppress(HoldfastError):  # the long way names the key
@@ -306,7 +306,7 @@ def pack_value(handle: Handle, key: str, value: Any) -> Packed:
 
 
 @cache
-def _key_hooks() -> Callable[[Handle, str, trace_context.Trace], KeyHooks | None]:
+def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks | None]:
     """What finds the hooks of changes. Loaded only here, since most stores have none."""
     from holdfast.state.key_hooks import key_hooks
 
@@ -319,7 +319,7 @@ def _same(packed: Packed) -> Operation:
         return EditMap()
     items = as_items(packed)
     if items is not None:
-        return EditList((Keep(0, len(items)),))
+        return EditList((KeepRun(0, len(items)),))
     if isinstance(packed, bytes) and (msgpack.is_str(packed) or msgpack.is_bin(packed)):
-        return EditText((Keep(0, len(msgpack.content(packed))),))
+        return EditText((KeepRun(0, len(msgpack.content(packed))),))
     return Set(flatten(packed))

@@ -1,7 +1,7 @@
 """Checkpoints by themselves: every step, every so often, when something changed, on an event; and by hand.
 
-`Autosave` watches a state and saves it when a policy says so. `CheckpointableMixin` gives any plain Python agent an
-autosave of its own attributes.
+`AutoCheckpointer` watches a state and saves it when a policy says so. `CheckpointableMixin` gives any plain Python
+agent an autosave of its own attributes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, Self
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.store.store import AsyncStore, Operations, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PolicyContext:
     """What a policy decides by: steps and seconds since the last save, and the event, if there was one."""
 
     steps: int
@@ -27,7 +27,7 @@ class Moment:
     event: str | None
 
 
-class Policy(Protocol):
+class SavePolicy(Protocol):
     """Decides when to save."""
 
     @property
@@ -35,7 +35,7 @@ class Policy(Protocol):
         """Whether to save only if the state is not the one saved last."""
         ...
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: PolicyContext) -> bool:
         """Whether to save now. Asked after every step and event."""
         ...
 
@@ -51,7 +51,7 @@ class EveryStep:
         if type(self.steps) is not int or self.steps < 1:
             raise ConfigError(f"a policy saves every so many steps, at least 1, not {self.steps!r}")
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: PolicyContext) -> bool:
         """Enough steps went by."""
         return moment.event is None and moment.steps >= self.steps
 
@@ -67,7 +67,7 @@ class Interval:
         if type(self.seconds) not in (int, float) or not self.seconds >= 0:
             raise ConfigError(f"a policy saves after a number of seconds, not {self.seconds!r}")
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: PolicyContext) -> bool:
         """Enough time went by."""
         return moment.seconds >= self.seconds
 
@@ -78,7 +78,7 @@ class OnChange:
 
     if_changed: bool = True
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: PolicyContext) -> bool:
         """After any step or event; whether anything changed is seen by comparing."""
         del moment
         return True
@@ -94,20 +94,20 @@ class OnEvent:
             raise ConfigError(f"events are named by strings, not by {names!r}")
         self.names = frozenset(names)
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: PolicyContext) -> bool:
         """It is one of the events."""
         return moment.event is not None and (not self.names or moment.event in self.names)
 
 
 class _Watch:
-    """What an autosave does. `Autosave` and `AsyncAutosave` have these as methods."""
+    """What an autosave does. `AutoCheckpointer` and `AsyncAutoCheckpointer` have these as methods."""
 
     def __init__(
         self,
         store: Operations,
         thread: str,
         state: Callable[[], Mapping[str, Any]],
-        *policies: Policy,
+        *policies: SavePolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if _is_sync(store) != _is_sync(self):
@@ -128,25 +128,25 @@ class _Watch:
         self._since = clock()
         self._unsaved = False
 
-    @operation
+    @sync_and_async
     async def step(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Tell that a step is done. Returns the checkpoint, if one was saved."""
         self._steps += 1
         return await self._decide(None, metadata)
 
-    @operation
+    @sync_and_async
     async def event(self, name: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Tell that something happened. Returns the checkpoint, if one was saved."""
         return await self._decide(name, {"event": name, **(metadata or {})})
 
-    @operation
+    @sync_and_async
     async def save(
         self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save now, whatever the policies say."""
         return await self._save(name=name, tags=tags, metadata=metadata)
 
-    @operation
+    @sync_and_async
     async def flush(self) -> Checkpoint | None:
         """Save what the policies have not saved yet, if there is anything."""
         if not self._unsaved:
@@ -155,7 +155,7 @@ class _Watch:
 
     async def _decide(self, event: str | None, metadata: Mapping[str, Any] | None) -> Checkpoint | None:
         self._unsaved = True
-        moment = Moment(self._steps, self._clock() - self._since, event)
+        moment = PolicyContext(self._steps, self._clock() - self._since, event)
         due = [policy for policy in self._policies if policy.due(moment)]
         if not due:
             return None
@@ -184,14 +184,14 @@ class _Watch:
 
 
 def _is_sync(thing: object) -> bool:
-    return isinstance(thing, Sync)
+    return isinstance(thing, SyncApi)
 
 
-class Autosave(Sync, _Watch):
+class AutoCheckpointer(SyncApi, _Watch):
     """Saves a state by itself: `with Autosave(store, "t1", lambda: state, EveryStep())`. Leaving saves the rest."""
 
     def __init__(
-        self, store: Store, thread: str, state: Callable[[], Mapping[str, Any]], *policies: Policy, **options: Any
+        self, store: Store, thread: str, state: Callable[[], Mapping[str, Any]], *policies: SavePolicy, **options: Any
     ) -> None:
         super().__init__(store, thread, state, *policies, **options)
 
@@ -205,11 +205,16 @@ class Autosave(Sync, _Watch):
             _note(error, failure)
 
 
-class AsyncAutosave(Async, _Watch):
+class AsyncAutoCheckpointer(AsyncApi, _Watch):
     """The same on an `AsyncStore`, awaited."""
 
     def __init__(
-        self, store: AsyncStore, thread: str, state: Callable[[], Mapping[str, Any]], *policies: Policy, **options: Any
+        self,
+        store: AsyncStore,
+        thread: str,
+        state: Callable[[], Mapping[str, Any]],
+        *policies: SavePolicy,
+        **options: Any,
     ) -> None:
         super().__init__(store, thread, state, *policies, **options)
 
@@ -236,7 +241,7 @@ def _note(error: BaseException | None, failure: HoldfastError) -> None:
 class _Checkpointable:
     """What a checkpointable agent can do. `CheckpointableMixin` and its async sibling have these as methods."""
 
-    _autosave: Autosave | AsyncAutosave | None = None
+    _autosave: AutoCheckpointer | AsyncAutoCheckpointer | None = None
 
     def checkpoint_state(self) -> Mapping[str, Any]:
         """The state to save: the attributes whose names do not start with an underscore. Override it to choose."""
@@ -252,24 +257,24 @@ class _Checkpointable:
         for name, value in state.items():
             setattr(self, name, value)
 
-    @operation
+    @sync_and_async
     async def checkpoint(
         self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save the agent's state now."""
         return await _Watch.save(self._attached(), name=name, tags=tags, metadata=metadata)
 
-    @operation
+    @sync_and_async
     async def step_done(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Tell that a step is done; saves if a policy says so."""
         return await _Watch.step(self._attached(), metadata)
 
-    @operation
+    @sync_and_async
     async def happened(self, event: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Tell that something happened; saves if a policy says so."""
         return await _Watch.event(self._attached(), event, metadata)
 
-    @operation
+    @sync_and_async
     async def restore(
         self, id: str | None = None, *, name: str | None = None, time: datetime | None = None
     ) -> Checkpoint:
@@ -279,7 +284,7 @@ class _Checkpointable:
         self.restore_state(saved.state)
         return saved
 
-    def _attached(self) -> Autosave | AsyncAutosave:
+    def _attached(self) -> AutoCheckpointer | AsyncAutoCheckpointer:
         if self._autosave is None:
             raise InvalidError("the agent has no store to save to", hint='Call attach(store, "thread") first')
         return self._autosave
@@ -290,7 +295,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class CheckpointableMixin(Sync, _Checkpointable):
+class CheckpointableMixin(SyncApi, _Checkpointable):
     """Makes a plain Python class checkpointable::
 
     class Researcher(CheckpointableMixin):
@@ -303,16 +308,16 @@ class CheckpointableMixin(Sync, _Checkpointable):
     agent.step_done()
     """
 
-    def attach(self, store: Store, thread: str, *policies: Policy) -> Self:
+    def attach(self, store: Store, thread: str, *policies: SavePolicy) -> Self:
         """Say where to save to, and when."""
-        self._autosave = Autosave(store, thread, self.checkpoint_state, *policies)
+        self._autosave = AutoCheckpointer(store, thread, self.checkpoint_state, *policies)
         return self
 
 
-class AsyncCheckpointableMixin(Async, _Checkpointable):
+class AsyncCheckpointableMixin(AsyncApi, _Checkpointable):
     """The same for agents that run under asyncio, on an `AsyncStore`."""
 
-    def attach(self, store: AsyncStore, thread: str, *policies: Policy) -> Self:
+    def attach(self, store: AsyncStore, thread: str, *policies: SavePolicy) -> Self:
         """Say where to save to, and when."""
-        self._autosave = AsyncAutosave(store, thread, self.checkpoint_state, *policies)
+        self._autosave = AsyncAutoCheckpointer(store, thread, self.checkpoint_state, *policies)
         return self

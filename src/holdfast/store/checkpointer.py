@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.engine.pending_writes import Write
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError, NotFoundError
@@ -40,7 +40,7 @@ class _Saver:
     def __init__(self, store: Operations) -> None:
         self.store = store
 
-    @operation
+    @sync_and_async
     async def put(
         self,
         thread_id: str,
@@ -55,7 +55,7 @@ class _Saver:
         saved = await Operations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
 
-    @operation
+    @sync_and_async
     async def put_writes(
         self, thread_id: str, id: str, writes: Sequence[tuple[str, Any]], *, task_id: str, task_path: str = ""
     ) -> None:
@@ -74,12 +74,12 @@ class _Saver:
             raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
         packed = codec.pack_items(value for _, value in writes)
         rows = [
-            Write(task_path, task_id, place, check_name(channel, "name of a channel"), value)
+            PendingWriteRow(task_path, task_id, place, check_name(channel, "name of a channel"), value)
             for place, ((channel, _), value) in enumerate(zip(writes, packed, strict=True))
         ]
         await self.store.engine.writes.put(line, id, rows)
 
-    @operation
+    @sync_and_async
     async def get_tuple(self, thread_id: str, id: str | None = None) -> CheckpointTuple | None:
         """The latest checkpoint of a thread, or the one with an id; None if there is none."""
         try:
@@ -88,7 +88,7 @@ class _Saver:
             return None
         return await self._tuple(saved, saved.state)
 
-    @operation
+    @sync_and_async
     async def list(
         self,
         thread_id: str,
@@ -104,7 +104,7 @@ class _Saver:
             found.append(await self._tuple(checkpoint, saved.state))
         return found
 
-    @operation
+    @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
         await Operations.delete(self.store, thread_id)
@@ -129,14 +129,14 @@ def _is_pair(write: object) -> bool:
     return isinstance(write, tuple | list) and len(write) == 2
 
 
-class Checkpointer(Sync, _Saver):
+class Checkpointer(SyncApi, _Saver):
     """Saves and loads checkpoints by thread id, on an open `Store`."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
 
 
-class AsyncCheckpointer(Async, _Saver):
+class AsyncCheckpointer(AsyncApi, _Saver):
     """The same on an `AsyncStore`, awaited."""
 
     def __init__(self, store: AsyncStore) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Unpack
 
 from holdfast.agents.entry import AGENTS
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_OWN, Grant
+from holdfast.security.access.grant import BELOW_OWN, GrantRecord
 from holdfast.security.access.identity import Identity
-from holdfast.security.access.identity_guard import MODES, How, IdentityGuard, Mode, Refusal
+from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
 from holdfast.security.access.policy import Policy, Right
-from holdfast.security.access.registry import Access
-from holdfast.security.handle import Handle
-from holdfast.state.access_api import Granted, Until, Who, grant_id, shown, wanted
-from holdfast.state.api import Parts, ScopedOperations, named
+from holdfast.security.access.registry import AccessRegistry
+from holdfast.security.handle import StoreHandle
+from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
+from holdfast.state.api import ScopedOperations, ScopeParts, named
 
 
-def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> How:
+def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:
     """How somebody is to act, as a caller says it."""
     if mode not in MODES:
         raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
@@ -34,21 +34,21 @@ def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window
         raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
-    return How(mode, given, role, children == "read", float(window), waits)
+    return GuardMode(mode, given, role, children == "read", float(window), waits)
 
 
-class ActingOperations(ScopedOperations):
-    """What an identity can do. `Acting` and `AsyncActing` have these as methods.
+class IdentityOperations(ScopedOperations):
+    """What an identity can do. `IdentityView` and `AsyncIdentityView` have these as methods.
 
     Every operation is checked, each time: what is denied raises `DeniedError`, and is noted in the audit before that.
     """
 
     agents = AGENTS
 
-    def __init__(self, handle: Handle, guard: IdentityGuard) -> None:
-        super().__init__(Handle(handle.engine, handle.tenant, guard))
+    def __init__(self, handle: StoreHandle, guard: IdentityGuard) -> None:
+        super().__init__(StoreHandle(handle.engine, handle.tenant, guard))
         self._guard = guard
-        self._access = Access(handle.engine, handle.tenant, guard.actor)
+        self._access = AccessRegistry(handle.engine, handle.tenant, guard.actor)
 
     @property
     def identity(self) -> Identity:
@@ -63,7 +63,7 @@ class ActingOperations(ScopedOperations):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.identity}, {self.mode}>"
 
-    @operation
+    @sync_and_async
     async def grant(
         self,
         to: Who,
@@ -73,8 +73,8 @@ class ActingOperations(ScopedOperations):
         keys: str = "",
         below: bool = False,
         until: Until = None,
-        **parts: Unpack[Parts],
-    ) -> Granted:
+        **parts: Unpack[ScopeParts],
+    ) -> Grant:
         """Let another identity, or a group, read or write a scope of one's own, or both; without a scope, the one that
         has the identity's path.
 
@@ -86,8 +86,8 @@ class ActingOperations(ScopedOperations):
         asked = wanted(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
         return shown(await self._access.grant(asked), self._handle.now())
 
-    @operation
-    async def revoke(self, grant: Granted | str) -> Granted:
+    @sync_and_async
+    async def revoke(self, grant: Grant | str) -> Grant:
         """Take a grant of a scope of one's own back, whoever gave it. To whoever does not own the scope there is no
         such grant: `NotFoundError`."""
         await self._check_own("revoke", self.identity.scope)
@@ -97,19 +97,19 @@ class ActingOperations(ScopedOperations):
             await self._guard.refused("revoke", self.identity.scope, (), _NOT_OWN)
         return shown(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
 
-    @operation
-    async def grants(self, *, dead: bool = False) -> list[Granted]:
+    @sync_and_async
+    async def grants(self, *, dead: bool = False) -> list[Grant]:
         """Who was granted what of one's own scopes; with `dead`, also what was revoked or has expired in the last
         weeks."""
         return [shown(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
-    @operation
-    async def granted(self, *, dead: bool = False) -> list[Granted]:
+    @sync_and_async
+    async def granted(self, *, dead: bool = False) -> list[Grant]:
         """What one was granted oneself, not counting what groups were."""
         found = await self._access.grants(str(self.identity), dead=dead)
         return [shown(each, self._handle.now()) for each in found]
 
-    async def _of_own(self, *, dead: bool) -> list[Grant]:
+    async def _of_own(self, *, dead: bool) -> list[GrantRecord]:
         found = await self._access.grants(dead=dead)
         return [each for each in found if self.identity.owns(Scope.parse(each.scope))]
 
@@ -121,13 +121,13 @@ class ActingOperations(ScopedOperations):
             raise await self._guard.refused(action, scope, (), _NOT_OWN)
 
 
-class Acting(Sync, ActingOperations):
+class IdentityView(SyncApi, IdentityOperations):
     """A store as an identity sees it. See `Store.acting_as`."""
 
 
-class AsyncActing(Async, ActingOperations):
+class AsyncIdentityView(AsyncApi, IdentityOperations):
     """The same for asyncio: operations are awaited."""
 
 
-_NARROW = Refusal("rights are given and taken in the mode strict only", "Act in that mode")
-_NOT_OWN = Refusal("it is not its own", "Whoever owns the scope, or the store, can do it")
+_NARROW = DenialReason("rights are given and taken in the mode strict only", "Act in that mode")
+_NOT_OWN = DenialReason("it is not its own", "Whoever owns the scope, or the store, can do it")

@@ -9,8 +9,8 @@ from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import CACHE_BYTES, Ground
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name, is_sound
 from holdfast.errors import ConfigError, InvalidError
@@ -99,7 +99,7 @@ async def _opened(
     backend.check_rows_with(is_sound)
     if project is None:
         project = backend.capabilities.projected
-    engine = Engine(Ground(backend, Cache(cache_bytes), codec, project=project))
+    engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))
     if not options.get("read_only"):
         engine.load_writers()
     return cls(engine, tenant)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.agents.entry import AGENTS
-from holdfast.backends.runtime.drivers import either
-from holdfast.state.api import Parts
+from holdfast.backends.runtime.drivers import sync_or_async
+from holdfast.state.api import ScopeParts
 from holdfast.state.owner_api import OwnerOperations
 
 if TYPE_CHECKING:
     from holdfast.security.access.identity import Identity
     from holdfast.security.access.identity_guard import Mode
     from holdfast.security.access.policy import Policy
-    from holdfast.store.identity_view import Acting, AsyncActing
+    from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 
 _WINDOW = 5.0
 
 
-class OwnerFace(OwnerOperations):
+class OwnerStore(OwnerOperations):
     """Scoped state as its owner has it, identities, and agents."""
 
     agents = AGENTS
@@ -32,8 +32,8 @@ class OwnerFace(OwnerOperations):
         policy: Policy | str | None = None,
         children: str | None = "read",
         read_window: float = _WINDOW,
-        **parts: Unpack[Parts],
-    ) -> Acting:
+        **parts: Unpack[ScopeParts],
+    ) -> IdentityView:
         """The store as an identity sees it: `store.acting_as(agent="researcher")`, or by its text.
 
         It has scoped state, and nothing else of the store. In the mode `strict` an identity has the scope of its own
@@ -45,10 +45,10 @@ class OwnerFace(OwnerOperations):
         Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
         `read_window` seconds at the latest; with 0, before it is handed out.
         """
-        from holdfast.store.identity_view import Acting, how_of
+        from holdfast.store.identity_view import IdentityView, how_of
 
         how = how_of(mode, policy, children, read_window, waits=True)
-        return Acting(self._handle, self._guard_of(identity, parts, how))
+        return IdentityView(self._handle, self._guard_of(identity, parts, how))
 
     def _async_acting_as(
         self,
@@ -59,11 +59,11 @@ class OwnerFace(OwnerOperations):
         policy: Policy | str | None = None,
         children: str | None = "read",
         read_window: float = _WINDOW,
-        **parts: Unpack[Parts],
-    ) -> AsyncActing:
-        from holdfast.store.identity_view import AsyncActing, how_of
+        **parts: Unpack[ScopeParts],
+    ) -> AsyncIdentityView:
+        from holdfast.store.identity_view import AsyncIdentityView, how_of
 
         how = how_of(mode, policy, children, read_window, waits=False)
-        return AsyncActing(self._handle, self._guard_of(identity, parts, how))
+        return AsyncIdentityView(self._handle, self._guard_of(identity, parts, how))
 
-    acting_as = either(_acting_as, _async_acting_as)
+    acting_as = sync_or_async(_acting_as, _async_acting_as)

@@ -8,42 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
-from holdfast.engine.types import BranchInfo, Checkpoint, Stats, to_datetime
+from holdfast.engine.types import BranchInfo, Checkpoint, StoreStats, to_datetime
 from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError
-from holdfast.store.threads import Basics
+from holdfast.store.threads import ThreadOperations
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import Copied, Tell
+    from holdfast.engine.copy.between_stores import CopyReport, Tell
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.engine.text_index.indexer import Indexed, Progress
-    from holdfast.history.blame import Origin, Revised
+    from holdfast.engine.text_index.indexer import IndexReport, Progress
+    from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
-    from holdfast.history.search import Page
-    from holdfast.maintenance.archive.export import Exported
+    from holdfast.history.search import SearchPage
+    from holdfast.maintenance.archive.export import ExportReport
     from holdfast.maintenance.archive.format import Place
-    from holdfast.maintenance.archive.import_ import Imported
-    from holdfast.maintenance.orphans import Orphans
+    from holdfast.maintenance.archive.import_ import ImportReport
+    from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo, PinInfo
-    from holdfast.maintenance.pruner import Pruned, PrunedThread
-    from holdfast.maintenance.repair.quarantine import Quarantined
-    from holdfast.maintenance.repair.repairer import Repaired
-    from holdfast.maintenance.retention import Retention, Rules
-    from holdfast.maintenance.verify.heads import Heads
-    from holdfast.maintenance.verify.verifier import Report
+    from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
+    from holdfast.maintenance.repair.quarantine import QuarantinedRow
+    from holdfast.maintenance.repair.repairer import RepairReport
+    from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.maintenance.verify.heads import StoreHeads
+    from holdfast.maintenance.verify.verifier import VerifyReport
 
 
-class Operations(Basics):
+class Operations(ThreadOperations):
     """What can be done with a store. `Store` and `AsyncStore` have these as methods."""
 
     # Seeing: differences, blame -------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def diff(
         self,
         thread: str,
@@ -74,10 +74,10 @@ class Operations(Basics):
         new = await comparison.spot(self.engine, self._line(other or ""), b)
         return await comparison.compare(self.engine, old, new, large=large)
 
-    @operation
+    @sync_and_async
     async def blame(
         self, thread: str, path: Path, at: str = "HEAD", *, start: int = 0, limit: int | None = None
-    ) -> list[Origin]:
+    ) -> list[BlameEntry]:
         """Which checkpoint wrote what is at a place of a state, when, and by whom.
 
         `path` is text as `messages[3]`, `messages[-10:]`, `memory.user`, or a tuple of a channel, keys and places in
@@ -90,10 +90,10 @@ class Operations(Basics):
         place = paths.place(path)
         return await blame.blame(self.engine, self._line(thread), place, at, start=start, limit=limit)
 
-    @operation
+    @sync_and_async
     async def history(
         self, thread: str, path: Path, at: str = "HEAD", *, before: str | None = None, limit: int | None = None
-    ) -> list[Revised]:
+    ) -> list[ValueChange]:
         """Every checkpoint that changed a place of a state, the latest first, with what it changed there.
 
         It goes from `at` along first parents; `before` is the id of the last one of the page before. A place in a list
@@ -106,7 +106,7 @@ class Operations(Basics):
 
     # Branches, merges -----------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def resolve(self, thread: str, revision: str) -> Checkpoint:
         """The checkpoint that a revision names, without its state.
 
@@ -119,7 +119,7 @@ class Operations(Basics):
         point = await self._find(line, at=revision)
         return Checkpoint(*self._fields(line, await self.engine.heads.head(line, point)))
 
-    @operation
+    @sync_and_async
     async def fork(
         self,
         thread: str,
@@ -148,7 +148,7 @@ class Operations(Basics):
         first = (await branches.fork(self.engine, line, point, branch, edit)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
 
-    @operation
+    @sync_and_async
     async def branches(self, thread: str) -> list[BranchInfo]:
         """The branches of a thread. `main` is the first, until a new revision of one of its checkpoints takes over.
 
@@ -169,14 +169,14 @@ class Operations(Basics):
             for each in await branches.describe(self.engine, self._line(thread))
         ]
 
-    @operation
+    @sync_and_async
     async def rename_branch(self, thread: str, name: str, new: str) -> None:
         """Give a branch another name. `main` keeps its own."""
         from holdfast.history import branches
 
         await branches.rename(self.engine, self._own_line(thread), name, new)
 
-    @operation
+    @sync_and_async
     async def delete_branch(self, thread: str, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
         """Delete a branch with the checkpoints that only it has, and return their ids.
 
@@ -190,7 +190,7 @@ class Operations(Basics):
         line = self._own_line(thread)
         return (await branches.delete(self.engine, line, name, force=force, dry_run=dry_run)).ids
 
-    @operation
+    @sync_and_async
     async def switch(self, thread: str, branch: str) -> Checkpoint:
         """Make a branch the one that goes on: its last checkpoint becomes the latest of the thread.
 
@@ -201,7 +201,7 @@ class Operations(Basics):
         line = self._own_line(thread)
         return Checkpoint(*self._fields(line, await branches.switch(self.engine, line, branch)))
 
-    @operation
+    @sync_and_async
     async def merge(
         self,
         thread: str,
@@ -216,10 +216,10 @@ class Operations(Basics):
 
         `into` is the branch, or `HEAD`, the latest checkpoint; the merge is a checkpoint on top of it with two parents.
         If everything of `theirs` is there already, nothing is saved and the head is returned. Where both sides changed
-        the same differently, `resolve` is asked: a function that is given a `Clash` and returns the value, `MISSING`
-        or `LEAVE` (see `holdfast.history.merge`), or ways to settle by path, as in `{"messages": "union"}`. What is
-        left, `strategy` settles: `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left
-        then raises `ConflictError` with all `clashes`, and nothing is saved.
+        the same differently, `resolve` is asked: a function that is given a `MergeConflict` and returns the value,
+        `MISSING` or `UNRESOLVED` (see `holdfast.history.merge`), or ways to settle by path, as in `{"messages":
+        "union"}`. What is left, `strategy` settles: `"ours"`, `"theirs"`, or `"union"`, which has the items of both in
+        lists. What is left then raises `ConflictError` with all `clashes`, and nothing is saved.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names by its id must be
         the last one.
@@ -233,10 +233,10 @@ class Operations(Basics):
 
     # Search ---------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def search(
         self, query: str, *, limit: int = 20, after: str | None = None, progress: Progress | None = None
-    ) -> Page:
+    ) -> SearchPage:
         """A page of the checkpoints that match a query, such as `refund tag:release time>2h`; the guide "Search" has
         the whole syntax.
 
@@ -250,8 +250,8 @@ class Operations(Basics):
         count = validation.count(limit, "limit") or 1
         return await search(self.engine, self.tenant, query, limit=count, after=after, progress=progress)
 
-    @operation
-    async def index(self, *, progress: Progress | None = None) -> Indexed:
+    @sync_and_async
+    async def index(self, *, progress: Progress | None = None) -> IndexReport:
         """Make an index of the words in this tenant's threads, and keep it from then on, whoever writes.
 
         Only what is missing is made: begun again it goes on where it ended. Writers go on meanwhile. Raises
@@ -259,14 +259,14 @@ class Operations(Basics):
         """
         return await self.engine.indexer.build(self.tenant, progress)
 
-    @operation
+    @sync_and_async
     async def drop_index(self) -> bool:
         """Keep no index of words any more, and remove it. False if there was none."""
         return await self.engine.indexer.drop(self.tenant)
 
     # Pruning, pins, holds -------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def prune(
         self,
         policy: Retention | None = None,
@@ -276,9 +276,9 @@ class Operations(Basics):
         where: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-        each: Callable[[PrunedThread], None] | None = None,
-        **rules: Unpack[Rules],
-    ) -> Pruned:
+        each: Callable[[ThreadPruneReport], None] | None = None,
+        **rules: Unpack[RetentionRules],
+    ) -> PruneReport:
         """Remove old checkpoints: of some threads by name, of those that a `prefix` or a query names, or of all.
 
         What stays is said by a `Retention`, or by its fields: `prune(keep_last=100, keep_daily=30)`. A checkpoint stays
@@ -292,34 +292,34 @@ class Operations(Basics):
         """
         from holdfast.maintenance import pruner, retention
 
-        selection = pruner.Selection.of(threads, prefix, where)
+        selection = pruner.ThreadSelection.of(threads, prefix, where)
         policy = retention.policy_of(policy, rules)
         return await pruner.prune(
             self.engine, self.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
         )
 
-    @operation
+    @sync_and_async
     async def pin(self, thread: str, revision: str = "HEAD", *, reason: str = "") -> str:
         """Keep a checkpoint from being pruned, for a reason; there may be several. Returns its id."""
         from holdfast.maintenance import pins
 
         return await pins.pin(self.engine, self._line(thread), revision, reason)
 
-    @operation
+    @sync_and_async
     async def unpin(self, thread: str, revision: str = "HEAD", *, reason: str | None = None) -> str:
         """Take a pin away from a checkpoint, or all that it has. Returns its id. `NotFoundError` if there is none."""
         from holdfast.maintenance import pins
 
         return await pins.unpin(self.engine, self._line(thread), revision, reason)
 
-    @operation
+    @sync_and_async
     async def pins(self, thread: str) -> list[PinInfo]:
         """The checkpoints of a thread that are pinned, and why."""
         from holdfast.maintenance import pins
 
         return await pins.pins(self.engine, self._line(thread))
 
-    @operation
+    @sync_and_async
     async def hold(self, thread: str, *, reason: str = "") -> None:
         """Keep a thread, with its namespaces, from being pruned or deleted: both raise `DeniedError` until it is
         released.
@@ -328,22 +328,24 @@ class Operations(Basics):
         """
         await self.engine.holds.hold(self._line(thread), check_name(reason, "reason"))
 
-    @operation
+    @sync_and_async
     async def release(self, thread: str, *, reason: str | None = None) -> None:
         """Take a hold away from a thread, or all that it has. `NotFoundError` if there is none."""
         from holdfast.maintenance import pins
 
         await pins.release(self.engine, self._line(thread), reason)
 
-    @operation
+    @sync_and_async
     async def holds(self, thread: str | None = None) -> list[HoldInfo]:
         """The holds of a thread, or of all threads, and why they are held."""
         from holdfast.maintenance import pins
 
         return await pins.holds(self.engine, self.tenant, None if thread is None else self._line(thread))
 
-    @operation
-    async def orphans(self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None) -> Orphans:
+    @sync_and_async
+    async def orphans(
+        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
+    ) -> OrphanReport:
         """Remove rows that belong to nothing, such as a process leaves that died in the middle of a copy.
 
         What may still be wanted by something under way goes only when it has been there for the time of `grace`. With
@@ -355,18 +357,18 @@ class Operations(Basics):
 
     # Verifying, repairing -------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def verify(
         self,
         thread: str | None = None,
         *,
         level: str = "hashes",
-        heads: Heads | None = None,
+        heads: StoreHeads | None = None,
         progress: Progress | None = None,
         after: str = "",
         limit: int | None = None,
         each: Callable[[Finding], None] | None = None,
-    ) -> Report:
+    ) -> VerifyReport:
         """See whether a thread, or all of this tenant's and the store itself, are as they were written.
 
         `level` says how deep to look: `structure` (everything is where it should be), `hashes` (every hash recomputed,
@@ -390,24 +392,24 @@ class Operations(Basics):
             each=each,
         )
 
-    @operation
-    async def heads(self, thread: str | None = None) -> Heads:
+    @sync_and_async
+    async def heads(self, thread: str | None = None) -> StoreHeads:
         """Where every thread ends: keep it elsewhere (`heads.save(path)`), and give it to `verify` later."""
         from holdfast.maintenance.verify.heads import export_heads
 
         threads = None if thread is None else [self._line(thread).name]
         return await export_heads(self.engine, self.tenant, threads)
 
-    @operation
+    @sync_and_async
     async def repair(
         self,
         source: Operations | str | Sequence[Operations | str] = (),
         *,
         thread: str | None = None,
-        heads: Heads | None = None,
+        heads: StoreHeads | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Repaired:
+    ) -> RepairReport:
         """Mend what is damaged, from other stores with the same history: mirrors, copies or backups, by themselves or
         by URL. Whatever is taken from them is checked by its hash.
 
@@ -424,8 +426,8 @@ class Operations(Basics):
                 self.engine, self.tenant, sources, threads=threads, heads=heads, dry_run=dry_run, progress=progress
             )
 
-    @operation
-    async def quarantine(self, thread: str | None = None) -> list[Quarantined]:
+    @sync_and_async
+    async def quarantine(self, thread: str | None = None) -> list[QuarantinedRow]:
         """What repairs took out of threads because it was damaged, as it was found."""
         from holdfast.maintenance.repair.quarantine import quarantined
 
@@ -434,7 +436,7 @@ class Operations(Basics):
 
     # Moving: copies, export, import ---------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def copy_to(
         self,
         other: Operations | str,
@@ -444,7 +446,7 @@ class Operations(Basics):
         threads: Iterable[str] | None = None,
         progress: Tell | None = None,
         **options: Any,
-    ) -> Copied:
+    ) -> CopyReport:
         """Copy all threads of this tenant to another store, given by itself or by its URL; or only some `threads`, with
         their namespaces; with `tenants="all"`, those of all tenants.
 
@@ -471,11 +473,11 @@ class Operations(Basics):
                 f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
                 hint=f"Open it with tenant={self.tenant!r}, or give its URL",
             )
-        from holdfast.engine.copy.between_stores import Mover
+        from holdfast.engine.copy.between_stores import StoreCopier
 
-        return await Mover(self.engine, other.engine, progress).copy(tenant, only)
+        return await StoreCopier(self.engine, other.engine, progress).copy(tenant, only)
 
-    @operation
+    @sync_and_async
     async def export(
         self,
         place: Place,
@@ -483,7 +485,7 @@ class Operations(Basics):
         threads: Iterable[str] | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
         progress: Progress | None = None,
-    ) -> Exported:
+    ) -> ExportReport:
         """Write all threads to one file, or only some, with their namespaces: `import_` brings them back, here or in
         another store, under the same hashes.
 
@@ -503,7 +505,7 @@ class Operations(Basics):
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
         return await export.export_threads(self.engine, lines, place, progress)
 
-    @operation
+    @sync_and_async
     async def import_(
         self,
         place: Place,
@@ -512,7 +514,7 @@ class Operations(Basics):
         as_thread: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Bring threads back from a file that `export` wrote: all in it, or some; one of them perhaps under another
         name, `as_thread`. Ids and hashes stay what they are; threads become this store's tenant's.
 
@@ -537,15 +539,15 @@ class Operations(Basics):
 
     # The store itself -----------------------------------------------------------------------------------------
 
-    @operation
-    async def stats(self) -> Stats:
+    @sync_and_async
+    async def stats(self) -> StoreStats:
         """The store in figures: its size, this tenant's threads, and what the cache holds."""
         cache, backend = self.engine.ground.cache, self.engine.ground.backend
         lines, size = await self._lines.names(self.tenant), await backend.size()
         threads = sum(is_thread(line.name) for line in lines)
-        return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
+        return StoreStats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
 
-    @operation
+    @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
         """How the store is doing, by name: what waits to be copied, what was healed, which hooks are off.
 
@@ -554,7 +556,7 @@ class Operations(Basics):
         status = await self.engine.ground.backend.status()
         return status if self.engine.hooks is None else {**status, **self.engine.hooks.status()}
 
-    @operation
+    @sync_and_async
     async def compact(self, thread: str) -> None:
         """Fold a thread anew from its first step, under the same hashes, and free what nothing needs any more.
 
@@ -563,7 +565,7 @@ class Operations(Basics):
         await self.engine.rewriter.rewrite(self._line(thread))
         await self.engine.ground.backend.tidy()
 
-    @operation
+    @sync_and_async
     async def project(
         self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
     ) -> int:
@@ -578,7 +580,7 @@ class Operations(Basics):
         return await self.engine.projector.build_all(self.tenant, after, again, progress)
 
 
-class Store(Sync, Operations):
+class Store(SyncApi, Operations):
     """A store whose operations return when they are done. Safe to use from many threads at a time."""
 
     def __enter__(self) -> Self:
@@ -588,7 +590,7 @@ class Store(Sync, Operations):
         self.close()
 
 
-class AsyncStore(Async, Operations):
+class AsyncStore(AsyncApi, Operations):
     """A store whose operations are awaited."""
 
     async def __aenter__(self) -> Self:

@@ -10,30 +10,30 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast.backends.interface import Call, Change, Create, Put, Row
-from holdfast.backends.runtime.drivers import Sync, operation
+from holdfast.backends.interface import BlockingCall, Change, Create, Put, Row
+from holdfast.backends.runtime.drivers import SyncApi, sync_and_async
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
+from holdfast.engine.lines import MAIN, NAME, TAG, At, LineIndex, LineSummary, OnBranch
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
-from holdfast.engine.row_format import Line, Point, check_name, readable
-from holdfast.engine.step_info import Head
-from holdfast.engine.types import Checkpoint, Thread, to_datetime, to_time
+from holdfast.engine.row_format import Line, StepRef, check_name, readable
+from holdfast.engine.step_info import StepInfo
+from holdfast.engine.types import Checkpoint, ThreadInfo, to_datetime, to_time
 from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state.api import StateTransaction
-from holdfast.store.owner import OwnerFace
+from holdfast.store.owner import OwnerStore
 
 if TYPE_CHECKING:
-    from holdfast.engine.append import Edit, Saving
-    from holdfast.history.search import Search
+    from holdfast.engine.append import AppendRequest, Edit
+    from holdfast.history.search import SearchRun
 
 
-class About(TypedDict, total=False):
+class CheckpointFields(TypedDict, total=False):
     """What can be said about a checkpoint as it is saved. See `Store.put`."""
 
     parent: str | None
@@ -46,11 +46,11 @@ class About(TypedDict, total=False):
     kind: str
 
 
-class Basics(OwnerFace):
+class ThreadOperations(OwnerStore):
     """Saving and reading checkpoints, naming them, deleting threads: what all else stands on."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
-        super().__init__(Handle(engine, tenant))
+        super().__init__(StoreHandle(engine, tenant))
         self.engine = engine
         self.tenant = tenant
 
@@ -67,7 +67,7 @@ class Basics(OwnerFace):
 
     # Saving ---------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def put(
         self,
         thread: str,
@@ -99,7 +99,7 @@ class Basics(OwnerFace):
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(self._saving(line, packed, if_changed, about))
 
-    @operation
+    @sync_and_async
     async def update(
         self,
         thread: str,
@@ -125,7 +125,7 @@ class Basics(OwnerFace):
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(self._saving(line, edit, False, about))
 
-    @operation
+    @sync_and_async
     async def restore(
         self,
         thread: str,
@@ -168,7 +168,7 @@ class Basics(OwnerFace):
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def get(
         self,
         thread: str,
@@ -198,12 +198,12 @@ class Basics(OwnerFace):
             from holdfast.store.lazy_state import AsyncLazyState, LazyState
 
             part = self.engine.partial(line, point)
-            state: Any = LazyState(part) if isinstance(self, Sync) else AsyncLazyState(part)
+            state: Any = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
         else:
             state = await self._lines.reading(line, point, partial(self.engine.state, line))
         return Checkpoint(*self._fields(line, head), state)
 
-    @operation
+    @sync_and_async
     async def log(
         self,
         thread: str,
@@ -234,7 +234,7 @@ class Basics(OwnerFace):
             rows: list[Row] = []
             if asked is None:
                 rows = await self._lines.history(line, before=before or "", limit=page)
-                points = [Point.of(row) for row in rows]
+                points = [StepRef.of(row) for row in rows]
                 before = points[-1].id if len(rows) == page else ""
             else:
                 points, before = await asked.points(line, before or "")
@@ -249,10 +249,10 @@ class Basics(OwnerFace):
                 break
         return found if limit is None else found[:limit]
 
-    @operation
+    @sync_and_async
     async def threads(
         self, *, prefix: str = "", after: str = "", limit: int = 100, where: str | None = None
-    ) -> list[Thread]:
+    ) -> list[ThreadInfo]:
         """The threads of this tenant by name: those that start with a prefix, those after a name, those that match a
         query, `where` (see `search`)."""
         check_name(prefix, "start of a name")
@@ -264,43 +264,43 @@ class Basics(OwnerFace):
             summaries = await self._search(where).threads(prefix, after, count)
         return [_thread(summary) for summary in summaries]
 
-    @operation
-    async def thread(self, thread: str) -> Thread:
+    @sync_and_async
+    async def thread(self, thread: str) -> ThreadInfo:
         """A thread at a glance. Raises `NotFoundError`."""
         return _thread(await self._lines.summary(self._line(thread)))
 
     # Names, tags, branches ------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def name(
         self, thread: str, name: str, id: str | None = None, *, at: str | None = None, move: bool = False
     ) -> None:
         """Give a checkpoint a name, by which `get` finds it. One checkpoint of a thread can have it."""
         await self._refer(thread, NAME, name, id, at, move=move)
 
-    @operation
+    @sync_and_async
     async def unname(self, thread: str, name: str) -> None:
         """Take a name away; the checkpoint stays."""
         await self._lines.drop_ref(self._line(thread), NAME, check_name(name, "name of a checkpoint"))
 
-    @operation
+    @sync_and_async
     async def tag(self, thread: str, tag: str, id: str | None = None, *, at: str | None = None) -> None:
         """Give a checkpoint a tag. Any number can have it; `log` finds them."""
         await self._refer(thread, TAG, tag, id, at, move=True)
 
-    @operation
+    @sync_and_async
     async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
         """Take a tag away from one checkpoint, or from all of the thread."""
         await self._lines.drop_ref(
             self._line(thread), TAG, check_name(tag, "tag"), validation.optional_name(id, "id of a checkpoint")
         )
 
-    @operation
+    @sync_and_async
     async def names(self, thread: str) -> dict[str, str]:
         """The names in a thread, and the ids of the checkpoints that have them."""
         return dict(await self._lines.refs(self._line(thread), NAME))
 
-    @operation
+    @sync_and_async
     async def tags(self, thread: str) -> dict[str, list[str]]:
         """The tags in a thread, and the ids of the checkpoints that have them."""
         found: dict[str, list[str]] = {}
@@ -310,7 +310,7 @@ class Basics(OwnerFace):
 
     # Removing, closing ----------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def delete(self, thread: str) -> bool:
         """Delete a thread with everything that belongs to it, also its namespaces. False if there is none."""
         from holdfast.engine.families import family
@@ -323,14 +323,14 @@ class Basics(OwnerFace):
             return await deleting(self.engine.hooks, line, lambda: self._lines.delete(*lines))
         return await self._lines.delete(*lines)
 
-    @operation
+    @sync_and_async
     async def close(self) -> None:
         """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
         nothing. Agents that are saved by themselves are, if they have something unsaved."""
         if self.engine.agents is not None:
             await self.engine.agents.close()
         if self.engine.hooks is not None:
-            await Call(self.engine.hooks.close)
+            await BlockingCall(self.engine.hooks.close)
         try:
             await self._flush_notes()
         finally:
@@ -340,18 +340,18 @@ class Basics(OwnerFace):
     # Inside ---------------------------------------------------------------------------------------------------
 
     @property
-    def _lines(self) -> Lines:
+    def _lines(self) -> LineIndex:
         return self.engine.lines
 
     @property
     def _codec(self) -> Codec:
         return self.engine.ground.codec
 
-    def _search(self, where: str) -> Search:
+    def _search(self, where: str) -> SearchRun:
         from holdfast.history.query import parse
-        from holdfast.history.search import Search
+        from holdfast.history.search import SearchRun
 
-        return Search(self.engine, self.tenant, parse(where))
+        return SearchRun(self.engine, self.tenant, parse(where))
 
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
         put = {validation.path(path): value for path, value in validation.mapping(changes, "set of changes").items()}
@@ -376,7 +376,7 @@ class Basics(OwnerFace):
         tags: Iterable[str] = (),
         kind: str = "save",
     ) -> dict[str, Any]:
-        """What a `Saving` holds besides the state."""
+        """What a `AppendRequest` holds besides the state."""
         from holdfast.engine.append import OnConflict
 
         if on_conflict not in ("", "branch", "refuse"):
@@ -417,17 +417,17 @@ class Basics(OwnerFace):
 
         return riders
 
-    def _saving(self, line: Line, state: PackedMap | Edit, if_changed: bool, about: dict[str, Any]) -> Saving:
+    def _saving(self, line: Line, state: PackedMap | Edit, if_changed: bool, about: dict[str, Any]) -> AppendRequest:
         """What is to be saved. Loaded only here, since those who look at a store do without."""
-        from holdfast.engine.append import Saving
+        from holdfast.engine.append import AppendRequest
 
-        return Saving(line, state, **about, if_changed=if_changed)
+        return AppendRequest(line, state, **about, if_changed=if_changed)
 
-    async def _save(self, saving: Saving) -> Checkpoint:
+    async def _save(self, saving: AppendRequest) -> Checkpoint:
         (checkpoint,) = await self._save_all([saving])
         return checkpoint
 
-    async def _save_all(self, savings: list[Saving]) -> list[Checkpoint]:
+    async def _save_all(self, savings: list[AppendRequest]) -> list[Checkpoint]:
         heads = await self.engine.rebaser.save(*savings)
         return [Checkpoint(*self._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)]
 
@@ -441,7 +441,7 @@ class Basics(OwnerFace):
         branch: str | None = None,
         step: int | None = None,
         time: datetime | None = None,
-    ) -> Point:
+    ) -> StepRef:
         """The one step that is meant."""
         validation.optional_name(id, "id of a checkpoint")
         if at is None and name is None and branch is None and step is None and time is None:
@@ -481,7 +481,7 @@ class Basics(OwnerFace):
         point = await self._find(line, id, at=at)
         await self._lines.set_ref(line, kind, name, point.id, move=move)
 
-    def _fields(self, line: Line, head: Head) -> _Fields:
+    def _fields(self, line: Line, head: StepInfo) -> _Fields:
         """The fields of a `Checkpoint`, in order."""
         point, header = head.point, head.header
         metadata = self._codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
@@ -508,23 +508,25 @@ def _packed_entry(codec: Codec, metadata: Mapping[str, Any], key: str) -> bytes 
     return codec.pack(metadata[key]) if key in metadata else None
 
 
-def _thread(summary: Summary) -> Thread:
+def _thread(summary: LineSummary) -> ThreadInfo:
     latest = None if summary.latest is None else summary.latest.id
     created, updated = to_datetime(summary.created), to_datetime(summary.updated)
-    return Thread(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
+    return ThreadInfo(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
 
 
 class Transaction(StateTransaction):
     """Keys to be changed and checkpoints to be saved together. See `Store.transaction`."""
 
-    def __init__(self, store: Basics) -> None:
+    def __init__(self, store: ThreadOperations) -> None:
         super().__init__(store._handle, store)
         self._store = store
-        self._savings: list[Saving] = []
+        self._savings: list[AppendRequest] = []
         self.checkpoints: list[Checkpoint] = []
         """What was saved, in the order in which it was asked for; empty until then."""
 
-    def put(self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[About]) -> None:
+    def put(
+        self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[CheckpointFields]
+    ) -> None:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
         self._check_open()
         line = self._store._own_line(thread)
@@ -533,7 +535,12 @@ class Transaction(StateTransaction):
         self._savings.append(store._saving(line, packed, if_changed, store._about(line, **about)))
 
     def update(
-        self, thread: str, changes: Mapping[Path, Any], *, remove: Iterable[Path] = (), **about: Unpack[About]
+        self,
+        thread: str,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        **about: Unpack[CheckpointFields],
     ) -> None:
         """Change parts of a thread's state, as `Store.update` does."""
         self._check_open()

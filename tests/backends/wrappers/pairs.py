@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.interface import Backend, Batch, Call, Query, Row, Scan
+from holdfast.backends.interface import Backend, Batch, BlockingCall, Query, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import JOURNAL, SPACES
+from holdfast.backends.tables import JOURNAL, TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.replica_pair import attach
-from holdfast.backends.wrappers.replication import Behind, Replicate
-from holdfast.backends.wrappers.tiering import Tiers
+from holdfast.backends.wrappers.replication import ReplicatingBackend, WriteBehindBackend
+from holdfast.backends.wrappers.tiering import TieredBackend
 from tests.support.faults import Faults
 
 
@@ -35,7 +35,9 @@ def pair_url(folder: Path, kind: str = "behind", **options: object) -> str:
     return compose(kind, local=local, remote=remote, **{**patient, **options})
 
 
-def paired(local: Backend, remote: Backend, kind: type[Replicate] = Behind, **settings: Any) -> Replicate:
+def paired(
+    local: Backend, remote: Backend, kind: type[ReplicatingBackend] = WriteBehindBackend, **settings: Any
+) -> ReplicatingBackend:
     """A pair of stores that are open, as `open` makes it of URLs."""
     bare = remote.inner if isinstance(remote, Faults) else remote
     identity = run(attach(local.inner if isinstance(local, Faults) else local, bare, restore=False))
@@ -46,7 +48,7 @@ def paired(local: Backend, remote: Backend, kind: type[Replicate] = Behind, **se
 
 def contents(backend: Backend) -> dict[str, list[Row]]:
     """All rows of a store but for the journal."""
-    spaces = [space for space in SPACES if space is not JOURNAL]
+    spaces = [space for space in TABLES if space is not JOURNAL]
     found = run(backend.read([Scan(space, ()) for space in spaces]))
     return {space.name: rows for space, rows in zip(spaces, found, strict=True)}
 
@@ -97,7 +99,7 @@ class Held(Wrapper):
     async def _pass(self) -> None:
         if not self.gate.is_set():
             self.reached.set()
-            await Call(lambda: self.gate.wait(120))
+            await BlockingCall(lambda: self.gate.wait(120))
 
 
 class Clock:
@@ -116,7 +118,7 @@ def sqlite(folder: Path, name: str = "store") -> str:
     return f"sqlite:///{folder}/{name}.db"
 
 
-class Restless(Tiers):
+class Restless(TieredBackend):
     """Moves everything to the cold store before each read, however small it is."""
 
     smallest = 0

@@ -19,16 +19,16 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome, size_of
 from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.journal import PIECE
-from holdfast.backends.wrappers.lazy_open import Later
+from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.replica_pair import attach
-from holdfast.backends.wrappers.replication import Behind, Outgoing
+from holdfast.backends.wrappers.replication import OutgoingBatch, WriteBehindBackend
 from holdfast.errors import (
     ConfigError,
     CorruptError,
@@ -47,12 +47,12 @@ def down() -> TransientError:
     return TransientError("the remote store is down")
 
 
-def journal_rows(store: Behind) -> int:
+def journal_rows(store: WriteBehindBackend) -> int:
     return len(run(store.inner.read([Scan(JOURNAL, journal.LINE)]))[0])
 
 
 def test_every_kind_of_change_is_copied() -> None:
-    local, remote = Memory(), Memory()
+    local, remote = MemoryBackend(), MemoryBackend()
     store = paired(local, remote)
     batches: list[list[Change]] = [
         [Create(STEPS, step(n, body=b"%d" % n)) for n in range(5)],
@@ -72,8 +72,8 @@ def test_every_kind_of_change_is_copied() -> None:
 
 
 def test_it_is_acknowledged_before_it_is_copied_and_the_lag_is_told() -> None:
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
-    store = paired(Memory(), remote, drain=0.05)
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=10_000)])
+    store = paired(MemoryBackend(), remote, drain=0.05)
     for n in range(10):
         assert run(store.apply([Create(STEPS, step(n, body=bytes(100)))])) is None
     time.sleep(0.1)
@@ -100,8 +100,8 @@ def test_whatever_the_remote_says_each_entry_is_made_once(when: str, error: type
         for n in range(1, 60)
         if rng.random() < 0.4
     ]
-    remote = Faults(Memory(), plan)
-    store = paired(Memory(), remote)
+    remote = Faults(MemoryBackend(), plan)
+    store = paired(MemoryBackend(), remote)
     for n in range(40):
         # Made twice, the second would find the row of the first and put it back.
         assert (
@@ -119,8 +119,8 @@ def node(n: int) -> Row:
 
 
 def test_entries_that_touch_the_same_rows_stay_in_order() -> None:
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=2)])
-    store = paired(Memory(), remote)
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=2)])
+    store = paired(MemoryBackend(), remote)
     for n in range(200):
         assert run(store.apply([Put(STEPS, step(n % 3, body=b"%d" % n))])) is None
     settled(store)
@@ -129,7 +129,7 @@ def test_entries_that_touch_the_same_rows_stay_in_order() -> None:
 
 
 def test_a_batch_that_is_larger_than_a_row_of_the_journal() -> None:
-    store = paired(Memory(), Memory())
+    store = paired(MemoryBackend(), MemoryBackend())
     rng = random.Random(1)
     rows = [row_of(NODES, "t", "l", 0, bytes([n]), body=rng.randbytes(PIECE // 2 + n)) for n in range(9)]
     assert run(store.apply([Create(NODES, row) for row in rows])) is None
@@ -140,12 +140,12 @@ def test_a_batch_that_is_larger_than_a_row_of_the_journal() -> None:
 
 
 def test_what_the_copy_cannot_take_is_refused_at_once() -> None:
-    class Small(Memory):
+    class Small(MemoryBackend):
         @property
         def capabilities(self) -> Capabilities:
             return super().capabilities._replace(max_body=1 << 20, max_batch=2 << 20)
 
-    store = paired(Memory(), Small())
+    store = paired(MemoryBackend(), Small())
     assert store.capabilities.max_body == 1 << 20
     with pytest.raises(TooLargeError):
         run(store.apply([Create(NODES, row_of(NODES, "t", "l", 0, b"", body=bytes((1 << 20) + 1)))]))
@@ -172,8 +172,8 @@ def test_one_batch_that_cannot_be_stored_does_not_fail_others(tmp_path: Path) ->
 
 
 def test_the_journal_is_trimmed() -> None:
-    store = paired(Memory(), Memory())
-    assert isinstance(store, Behind)
+    store = paired(MemoryBackend(), MemoryBackend())
+    assert isinstance(store, WriteBehindBackend)
     for n in range(1000):
         assert run(store.apply([Create(STEPS, step(n))])) is None
     settled(store)
@@ -233,8 +233,8 @@ def test_a_remote_that_cannot_be_opened_keeps_nobody_from_writing(tmp_path: Path
 
 def test_a_remote_that_failed_is_opened_anew(tmp_path: Path) -> None:
     store = opened(pair_url(tmp_path))
-    assert isinstance(store, Behind)
-    assert isinstance(store.remote, Later)
+    assert isinstance(store, WriteBehindBackend)
+    assert isinstance(store.remote, LazyBackend)
     assert store.remote._opened is not None
     plan = [Fault("apply", 1, lambda: UnavailableError("a flush failed"), times=10_000)]
     store.remote._opened = Faults(store.remote._opened, plan)
@@ -424,7 +424,7 @@ def test_a_restoration_that_broke_off_goes_on(tmp_path: Path) -> None:
 
 def test_differences_are_listed(tmp_path: Path) -> None:
     store = opened(pair_url(tmp_path))
-    assert isinstance(store, Behind)
+    assert isinstance(store, WriteBehindBackend)
     assert run(store.apply([Create(STEPS, step(n)) for n in range(200)])) is None
     settled(store)
     past = opened(files(tmp_path)[1])
@@ -439,8 +439,8 @@ def test_differences_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_journal_is_not_copied() -> None:
-    local = Memory()
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
+    local = MemoryBackend()
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=10_000)])
     store = paired(local, remote, drain=0.1)
     assert run(store.apply([Create(STEPS, step())])) is None
     ((row,),) = run(local.read([Get(JOURNAL, [(*journal.LINE, 1)])]))
@@ -501,8 +501,8 @@ def test_threads_and_handles_write_and_all_is_copied(tmp_path: Path) -> None:
 
 def test_an_interrupted_leader_leaves_nothing_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal comes after the local store has made a group, and before anybody was told."""
-    local = Memory()
-    store = paired(local, Memory())
+    local = MemoryBackend()
+    store = paired(local, MemoryBackend())
     plain, interrupts = local.apply, [True]
     waiting = threading.Event()
 
@@ -531,7 +531,7 @@ def test_an_interrupted_leader_leaves_nothing_in_doubt(monkeypatch: pytest.Monke
 # Groups of batches
 
 
-class Small(Memory):
+class Small(MemoryBackend):
     """Takes no more than it says."""
 
     @property
@@ -544,16 +544,16 @@ class Small(Memory):
         return await super().apply(batch)
 
 
-def committed(store: Behind, *batches: list[Change]) -> list[Outcome]:
+def committed(store: WriteBehindBackend, *batches: list[Change]) -> list[Outcome]:
     """What is answered to batches that wait together."""
     outcomes: list[Outcome] = []
-    store._commit([Outgoing(batch) for batch in batches], outcomes)
+    store._commit([OutgoingBatch(batch) for batch in batches], outcomes)
     return outcomes
 
 
 def test_what_was_made_is_not_said_to_have_failed_with_what_came_after_it() -> None:
-    store = paired(Faults(Memory(), [Fault("apply", 2, down)]), Memory())
-    assert isinstance(store, Behind)
+    store = paired(Faults(MemoryBackend(), [Fault("apply", 2, down)]), MemoryBackend())
+    assert isinstance(store, WriteBehindBackend)
     # They write the same row, so they cannot be made as one.
     batches: list[list[Change]] = [[Put(STEPS, step(body=b"%d" % n))] for n in range(3)]
     made, failed, not_begun = committed(store, *batches)
@@ -566,8 +566,8 @@ def test_what_was_made_is_not_said_to_have_failed_with_what_came_after_it() -> N
 
 
 def test_what_cannot_be_written_down_fails_nobody_else() -> None:
-    store = paired(Memory(), Memory())
-    assert isinstance(store, Behind)
+    store = paired(MemoryBackend(), MemoryBackend())
+    assert isinstance(store, WriteBehindBackend)
     good, bad = committed(store, [Create(STEPS, step(0))], [Create(STEPS, step(1, id="\ud800"))])
     assert good is None
     assert isinstance(bad, InvalidError)
@@ -578,8 +578,8 @@ def test_what_cannot_be_written_down_fails_nobody_else() -> None:
 
 def test_batches_together_are_no_more_than_the_copy_takes() -> None:
     remote = Faults(Small(), [Fault("apply", 1, down, times=3)])  # until all of them wait
-    store = paired(Memory(), remote)
-    assert isinstance(store, Behind)
+    store = paired(MemoryBackend(), remote)
+    assert isinstance(store, WriteBehindBackend)
     batches: list[list[Change]] = [
         [Create(NODES, row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(700_000)))] for n in range(5)
     ]
@@ -590,7 +590,7 @@ def test_batches_together_are_no_more_than_the_copy_takes() -> None:
 
 
 def test_a_store_is_copied_whole_in_pieces_that_the_copy_takes() -> None:
-    local, remote = Memory(), Small()
+    local, remote = MemoryBackend(), Small()
     rows = [row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(700_000)) for n in range(5)]
     assert run(local.apply([Create(NODES, row) for row in rows])) is None
     store = paired(local, remote)
@@ -601,5 +601,5 @@ def test_a_store_is_copied_whole_in_pieces_that_the_copy_takes() -> None:
 
 def test_no_row_of_the_journal_is_larger_than_any_store_takes() -> None:
     row = row_of(NODES, "t", "l", 0, b"", body=bytes(3 << 20))
-    made, _ = journal.write(journal.Mark(0, 0), [Put(NODES, row)], 1)
+    made, _ = journal.write(journal.JournalRow(0, 0), [Put(NODES, row)], 1)
     assert max(len(change.row.body) for change in made if isinstance(change, Create)) == 1 << 20

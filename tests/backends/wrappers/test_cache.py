@@ -16,14 +16,14 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.tables import NODES, SPACES, STEPS
-from holdfast.backends.wrappers.cache import Cache
-from holdfast.backends.wrappers.cache_storage import MemoryRoom
+from holdfast.backends.tables import NODES, STEPS, TABLES
+from holdfast.backends.wrappers.cache import CacheBackend
+from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
@@ -34,12 +34,14 @@ ONE = [Get(STEPS, [step().key])]
 HEAD = [Scan(STEPS, ("tenant", "line"), reverse=True, limit=1)]
 
 
-def cached(inner: Backend | None = None, max_age: float = 60, room: MemoryRoom | None = None) -> tuple[Cache, Counting]:
-    counting = Counting(inner or Memory())
-    return Cache(counting, room or MemoryRoom(1 << 20), max_age), counting
+def cached(
+    inner: Backend | None = None, max_age: float = 60, room: MemoryCacheStorage | None = None
+) -> tuple[CacheBackend, CountingBackend]:
+    counting = CountingBackend(inner or MemoryBackend())
+    return CacheBackend(counting, room or MemoryCacheStorage(1 << 20), max_age), counting
 
 
-class Down(MemoryRoom):
+class Down(MemoryCacheStorage):
     """A room that cannot be reached while it is said to be down."""
 
     down = False
@@ -121,7 +123,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_answers_age(clock: Clock) -> None:
-    inner = Memory()
+    inner = MemoryBackend()
     store, _ = cached(inner, max_age=0.2)
     assert run(store.read(ONE)) == [[]]
     assert run(inner.apply([Create(STEPS, step())])) is None  # past the cache
@@ -132,7 +134,7 @@ def test_answers_age(clock: Clock) -> None:
 
 
 def test_a_slow_read_ages_while_it_is_under_way() -> None:
-    faults = Faults(Memory(), [Fault("read", 1, delay=0.15, when="after")])
+    faults = Faults(MemoryBackend(), [Fault("read", 1, delay=0.15, when="after")])
     store, counting = cached(faults, max_age=0.1)
     run(store.read(ONE))
     run(store.read(ONE))
@@ -149,7 +151,7 @@ def test_a_cache_that_keeps_nothing_is_fresh() -> None:
 
 
 def test_after_a_refusal_the_truth_is_read() -> None:
-    inner = Memory()
+    inner = MemoryBackend()
     store, _ = cached(inner)
     assert run(store.read(ONE)) == [[]]
     assert run(inner.apply([Create(STEPS, step(body=b"another's"))])) is None
@@ -162,7 +164,7 @@ def test_after_a_refusal_the_truth_is_read() -> None:
 
 
 def test_after_an_unclear_outcome_the_truth_is_read() -> None:
-    store, _ = cached(Faults(Memory(), [acknowledgement_lost(1)]))
+    store, _ = cached(Faults(MemoryBackend(), [acknowledgement_lost(1)]))
     assert run(store.read(ONE)) == [[]]
     with pytest.raises(UnavailableError):
         run(store.apply([Create(STEPS, step())]))
@@ -171,8 +173,8 @@ def test_after_an_unclear_outcome_the_truth_is_read() -> None:
 
 def test_a_slow_reader_does_not_bring_back_what_a_writer_changed() -> None:
     """It has read the old row, the writer finishes, and only then is the old answer put into the room."""
-    room = MemoryRoom(1 << 20)
-    inner = Memory()
+    room = MemoryCacheStorage(1 << 20)
+    inner = MemoryBackend()
     slow, _ = cached(Faults(inner, [Fault("read", 1, delay=0.2, when="after")]), room=room)
     quick, _ = cached(inner, room=room)
     reading = threading.Thread(target=lambda: run(slow.read(ONE)))
@@ -184,7 +186,7 @@ def test_a_slow_reader_does_not_bring_back_what_a_writer_changed() -> None:
 
 
 def test_a_cancelled_write_is_not_hidden() -> None:
-    held = Held(Memory())
+    held = Held(MemoryBackend())
     store, _ = cached(held)
 
     async def main() -> None:
@@ -206,7 +208,7 @@ def test_a_cancelled_write_is_not_hidden() -> None:
 
 def test_where_the_room_is_down_the_store_answers(clock: Clock) -> None:
     room = Down(1 << 20)
-    inner = Memory()
+    inner = MemoryBackend()
     store, counting = cached(inner, max_age=0.3, room=room)
     assert run(store.read(ONE)) == [[]]
     room.down = True
@@ -226,7 +228,7 @@ def test_where_the_room_is_down_the_store_answers(clock: Clock) -> None:
 
 
 def test_memory_is_bounded_and_what_was_used_longest_ago_goes_first() -> None:
-    room = MemoryRoom(2000)
+    room = MemoryCacheStorage(2000)
     values = {bytes([n]): bytes(300) for n in range(10)}
     for key, value in values.items():
         run(room.put_many({key: value}, 60))
@@ -337,7 +339,7 @@ def test_stores_that_share_a_room_are_apart(tmp_path: Path, monkeypatch: pytest.
         for _ in range(2):
             ((row,),) = run(store.read([Scan(NODES, ("t", "l"))]))
             assert row.body == body
-        assert all(rows == [] for rows in run(store.read([Scan(space, ()) for space in SPACES if space is not NODES])))
+        assert all(rows == [] for rows in run(store.read([Scan(space, ()) for space in TABLES if space is not NODES])))
         run(store.close())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import compose
@@ -95,7 +95,7 @@ def test_a_pair_that_another_makes_meanwhile(part: int) -> None:
 def test_a_local_store_that_another_restores_meanwhile(part: int) -> None:
     def scenario(moment: Moment) -> None:
         remote = InterferingBackend()
-        lost = paired(Memory(), remote)
+        lost = paired(MemoryBackend(), remote)
         assert run(lost.apply([Create(STEPS, step(0))])) is None
         assert lost._sender.arrival(1, 10).wait()
         lost._sender.stop(10)

@@ -14,12 +14,12 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Backend, Change, Create, Delete, Get, Put, Query, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.tables import NODES, STEPS, Space
+from holdfast.backends.tables import NODES, STEPS, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.mirror import Mirror
-from holdfast.backends.wrappers.store_diff import Difference
+from holdfast.backends.wrappers.mirror import MirrorBackend
+from holdfast.backends.wrappers.store_diff import RowDifference
 from holdfast.errors import CorruptError, DeniedError, OutcomeUnknownError, TransientError
 from tests.backends.wrappers.pairs import Held, contents, contents_at, files, pair_url, paired, settled
 from tests.support.faults import Fault, Faults
@@ -29,9 +29,9 @@ def down() -> TransientError:
     return TransientError("the remote store is down")
 
 
-def mirror(local: Backend, remote: Backend, patience: float = 120.0, *, strict: bool = False) -> Mirror:
-    store = paired(local, remote, Mirror, patience=patience, strict=strict, drain=0.1)
-    assert isinstance(store, Mirror)
+def mirror(local: Backend, remote: Backend, patience: float = 120.0, *, strict: bool = False) -> MirrorBackend:
+    store = paired(local, remote, MirrorBackend, patience=patience, strict=strict, drain=0.1)
+    assert isinstance(store, MirrorBackend)
     return store
 
 
@@ -40,13 +40,13 @@ def row(seq: int, text: bytes) -> Row:
     return step(seq, body=zlib.crc32(text).to_bytes(4) + text)
 
 
-def sound(space: Space, row: Row) -> bool:
+def sound(space: Table, row: Row) -> bool:
     return space is not STEPS or zlib.crc32(row.body[4:]).to_bytes(4) == row.body[:4]
 
 
 @pytest.mark.parametrize("drive", ["sync", "async"])
 def test_what_is_acknowledged_is_in_both(drive: str) -> None:
-    store = mirror(Memory(), Faults(Memory(), [Fault("apply", n, delay=0.01) for n in range(1, 30)]))
+    store = mirror(MemoryBackend(), Faults(MemoryBackend(), [Fault("apply", n, delay=0.01) for n in range(1, 30)]))
     for n in range(10):
         change = store.apply([Create(STEPS, step(n))])
         assert (run(change) if drive == "sync" else asyncio.run(arun(change))) is None
@@ -56,7 +56,7 @@ def test_what_is_acknowledged_is_in_both(drive: str) -> None:
 
 
 def test_many_tasks_wait_together() -> None:
-    held, local = Held(Memory()), Memory()
+    held, local = Held(MemoryBackend()), MemoryBackend()
     remote = Faults(held)
     store = mirror(local, remote)
     held.gate.clear()
@@ -76,8 +76,8 @@ def test_many_tasks_wait_together() -> None:
 
 @pytest.mark.parametrize("drive", ["sync", "async"])
 def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFixture) -> None:
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
-    store = mirror(Memory(), remote, patience=0.8)
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=10_000)])
+    store = mirror(MemoryBackend(), remote, patience=0.8)
 
     def write(n: int) -> float:
         began = time.monotonic()
@@ -102,8 +102,8 @@ def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFi
 
 
 def test_a_strict_mirror_does_not_go_on_alone() -> None:
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
-    store = mirror(Memory(), remote, patience=0.1, strict=True)
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=10_000)])
+    store = mirror(MemoryBackend(), remote, patience=0.1, strict=True)
     with pytest.raises(OutcomeUnknownError, match="not yet in the copy"):
         run(store.apply([Create(STEPS, step(0))]))
     for _ in range(3):
@@ -120,8 +120,8 @@ def test_a_strict_mirror_does_not_go_on_alone() -> None:
 
 
 def test_a_closed_mirror_leaves_nobody_waiting() -> None:
-    remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
-    store = mirror(Memory(), remote, patience=300)
+    remote = Faults(MemoryBackend(), [Fault("apply", 1, down, times=10_000)])
+    store = mirror(MemoryBackend(), remote, patience=300)
 
     async def main() -> None:
         write = asyncio.create_task(arun(store.apply([Create(STEPS, step(0))])))
@@ -141,7 +141,7 @@ def damage(store: Backend, *changes: Change) -> None:
 
 
 def test_a_row_that_is_not_sound_is_read_from_the_copy_and_put_right(caplog: pytest.LogCaptureFixture) -> None:
-    local, remote = Memory(), Memory()
+    local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
     store.sound = sound
     rows = [row(n, b"%d" % n) for n in range(5)]
@@ -158,7 +158,7 @@ def test_a_row_that_is_not_sound_is_read_from_the_copy_and_put_right(caplog: pyt
 
 
 def test_without_a_sound_copy_the_damage_is_shown() -> None:
-    local, remote = Memory(), Faults(Memory())
+    local, remote = MemoryBackend(), Faults(MemoryBackend())
     store = mirror(local, remote, patience=0.2)
     store.sound = sound
     assert run(store.apply([Create(STEPS, row(0, b"0"))])) is None
@@ -176,8 +176,8 @@ def test_without_a_sound_copy_the_damage_is_shown() -> None:
 
 
 def test_a_copy_that_lags_does_not_answer() -> None:
-    local = Memory()
-    remote = Faults(Memory())
+    local = MemoryBackend()
+    remote = Faults(MemoryBackend())
     store = mirror(local, remote, patience=0.2)
     store.sound = sound
     assert run(store.apply([Create(STEPS, row(0, b"old"))])) is None
@@ -214,9 +214,9 @@ class Damaged(Wrapper):
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_what_cannot_be_read_is_answered_by_the_copy(writable: bool) -> None:
-    local = Damaged(Memory())
+    local = Damaged(MemoryBackend())
     local.writable = writable
-    store = mirror(local, Memory())
+    store = mirror(local, MemoryBackend())
     rows = [row(n, b"%d" % n) for n in range(5)]
     assert run(store.apply([Create(STEPS, each) for each in rows])) is None
     local.damaged = {rows[3].key}
@@ -230,7 +230,7 @@ def test_what_cannot_be_read_is_answered_by_the_copy(writable: bool) -> None:
 
 
 def test_all_is_compared_and_healed() -> None:
-    local, remote = Damaged(Memory()), Memory()
+    local, remote = Damaged(MemoryBackend()), MemoryBackend()
     store = mirror(local, remote)
     store.sound = sound
     rows = [row(n, b"%d" % n) for n in range(300)]
@@ -279,7 +279,7 @@ def test_damage_in_a_file_does_not_keep_a_thread_from_being_read(tmp_path: Path)
 
 
 def test_a_row_is_not_put_back_over_what_was_written_since() -> None:
-    local, remote = Memory(), Memory()
+    local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
     store.sound = sound
     assert run(store.apply([Create(STEPS, row(0, b"old")), Create(NODES, Row(("t", "l", 0, b"n"), (), b"x"))])) is None
@@ -298,14 +298,14 @@ def test_a_row_is_not_put_back_over_what_was_written_since() -> None:
 
 
 def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    local, remote = Memory(), Memory()
+    local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
     store.sound = sound
     assert run(store.apply([Create(STEPS, row(0, b"old"))])) is None
     damage(remote, Put(STEPS, row(0, b"old")._replace(body=b"broken")))
     compare = store._differences
 
-    async def compare_and_write() -> list[Difference]:
+    async def compare_and_write() -> list[RowDifference]:
         found = await compare()
         assert await store.apply([Put(STEPS, row(0, b"new"))]) is None
         return found
@@ -317,7 +317,7 @@ def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.
 
 
 def test_a_copy_that_may_not_be_read_does_not_hide_what_is_here() -> None:
-    local, remote = Memory(), Faults(Memory())
+    local, remote = MemoryBackend(), Faults(MemoryBackend())
     store = mirror(local, remote)
     store.sound = sound
     broken = row(0, b"text")._replace(body=b"broken")

@@ -11,21 +11,21 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.metrics import BUCKETS, Metrics
-from holdfast.backends.wrappers.readonly import ReadOnly
+from holdfast.backends.wrappers.metrics import BUCKETS, MetricsBackend
+from holdfast.backends.wrappers.readonly import ReadOnlyBackend
 from holdfast.errors import CorruptError, DeniedError, TransientError, UnavailableError
 from tests.backends.wrappers.pairs import Clock
 from tests.support.faults import Fault, Faults
 
 
 def test_nothing_can_be_changed() -> None:
-    memory = Memory()
+    memory = MemoryBackend()
     assert run(memory.apply([Create(STEPS, step())])) is None
-    store = ReadOnly(memory)
+    store = ReadOnlyBackend(memory)
     for change in (Create(STEPS, step(1)), Ensure(STEPS, step()), Put(STEPS, step()), Delete(STEPS, ("nobody",))):
         with pytest.raises(DeniedError, match="reading only"):
             run(store.apply([change]))
@@ -57,7 +57,7 @@ def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
         assert [checkpoint.step for checkpoint in store.log("chat")] == [0]
 
 
-class Slow(Memory):
+class Slow(MemoryBackend):
     """A store whose second read takes twenty milliseconds, by a clock of its own."""
 
     def __init__(self, clock: Clock) -> None:
@@ -79,7 +79,7 @@ def test_calls_errors_and_times_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
         Fault("read", 3, lambda: CorruptError("bytes")),
         Fault("apply", 3, lambda: TransientError("busy"), times=2),
     ]
-    store = Metrics(Faults(Slow(clock), plan))
+    store = MetricsBackend(Faults(Slow(clock), plan))
     assert run(store.apply([Create(STEPS, step())])) is None
     assert run(store.apply([Create(STEPS, step())])) == 0
     for _ in range(2):

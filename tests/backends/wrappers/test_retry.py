@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Get
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.retry import Retry
+from holdfast.backends.wrappers.retry import RetryBackend
 from holdfast.errors import CorruptError, HoldfastError, OutcomeUnknownError, TransientError, UnavailableError
 from tests.backends.wrappers.pairs import Clock, Held
 from tests.support.faults import Fault, Faults
@@ -25,9 +25,9 @@ def busy() -> TransientError:
     return TransientError("the store is busy")
 
 
-def retry(*plan: Fault, attempts: int = 5, breaker: int = 100, rest: float = 5.0) -> tuple[Retry, Faults]:
-    faults = Faults(Memory(), plan)
-    return Retry(faults, attempts=attempts, pause=0.001, breaker=breaker, rest=rest), faults
+def retry(*plan: Fault, attempts: int = 5, breaker: int = 100, rest: float = 5.0) -> tuple[RetryBackend, Faults]:
+    faults = Faults(MemoryBackend(), plan)
+    return RetryBackend(faults, attempts=attempts, pause=0.001, breaker=breaker, rest=rest), faults
 
 
 @pytest.mark.parametrize("drive", ["sync", "async"])
@@ -56,8 +56,8 @@ def test_attempts_are_bounded() -> None:
 
 
 def test_time_is_bounded() -> None:
-    faults = Faults(Memory(), [Fault("read", 1, busy, times=1000)])
-    store = Retry(faults, attempts=1000, pause=0.05, deadline=0.2, breaker=1000)
+    faults = Faults(MemoryBackend(), [Fault("read", 1, busy, times=1000)])
+    store = RetryBackend(faults, attempts=1000, pause=0.05, deadline=0.2, breaker=1000)
     with pytest.raises(TransientError, match="busy"):
         run(store.read(QUERY))
     assert 1 <= faults.reads <= 10
@@ -108,11 +108,11 @@ def test_a_store_that_keeps_failing_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert run(store.status())["breaker_opened"] == 1
 
 
-def failed_once() -> tuple[Retry, Faults, Held]:
+def failed_once() -> tuple[RetryBackend, Faults, Held]:
     """A store whose breaker is open, and lets the next one try; and that holds it up."""
-    held = Held(Memory())
+    held = Held(MemoryBackend())
     faults = Faults(held, [Fault("read", 1, busy)])
-    store = Retry(faults, attempts=1, pause=0.001, breaker=1, rest=0.0)
+    store = RetryBackend(faults, attempts=1, pause=0.001, breaker=1, rest=0.0)
     with pytest.raises(TransientError):
         run(store.read(QUERY))
     held.gate.clear()

@@ -13,13 +13,13 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import size_of
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.tier_stub import stub_in
-from holdfast.backends.wrappers.tiering import Tiers
+from holdfast.backends.wrappers.tiering import TieredBackend
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, TooLargeError, TransientError
 from tests.backends.wrappers.pairs import opened
 from tests.support.faults import Fault, Faults
@@ -28,19 +28,19 @@ NOW = time.time_ns()
 DAY = 86_400 * 10**9
 
 
-def tiers(hot: Backend | None = None, cold: Backend | None = None, **settings: Any) -> Tiers:
-    return Tiers(hot or Memory(), cold or Memory(), **{"after": 30 * 86_400.0, **settings})
+def tiers(hot: Backend | None = None, cold: Backend | None = None, **settings: Any) -> TieredBackend:
+    return TieredBackend(hot or MemoryBackend(), cold or MemoryBackend(), **{"after": 30 * 86_400.0, **settings})
 
 
 def old_step(seq: int, days: float = 100, line: str = "line", branch: int = 0) -> Row:
     return step(seq, line=line, branch=branch, time=NOW - int(days * DAY), body=b"%d " % seq * 200)
 
 
-def in_cold(store: Tiers) -> list[bytes]:
+def in_cold(store: TieredBackend) -> list[bytes]:
     return sorted(row.body for row in run(store.cold.read([Scan(OBJECTS, ())]))[0])
 
 
-def stubs(store: Tiers) -> list[Row]:
+def stubs(store: TieredBackend) -> list[Row]:
     return [
         row
         for rows in run(store.inner.read([Scan(space, ()) for space in (STEPS, NODES, OBJECTS, WRITES)]))
@@ -132,7 +132,7 @@ def test_a_body_that_looks_like_a_stub_is_none() -> None:
     for _ in range(2):
         assert run(store.read([Scan(STEPS, ())])) == [[old_step(0), *rows]]
         assert run(store.check()) == []
-        run(Tiers(store.inner, store.cold, after=0, keep=0).tidy())
+        run(TieredBackend(store.inner, store.cold, after=0, keep=0).tidy())
 
 
 def test_deleting_a_line_empties_the_cold_store_too() -> None:
@@ -151,7 +151,7 @@ def test_deleting_a_line_empties_the_cold_store_too() -> None:
 
 
 def test_a_deletion_does_not_need_the_cold_store() -> None:
-    cold = Faults(Memory())
+    cold = Faults(MemoryBackend())
     store = tiers(cold=cold, keep=0)
     fill(store, old_step(0))
     run(store.tidy())
@@ -179,7 +179,7 @@ def test_a_body_that_is_gone_is_said_to_be() -> None:
 
 
 def test_where_the_cold_store_is_away_only_what_is_there_cannot_be_read() -> None:
-    cold = Faults(Memory())
+    cold = Faults(MemoryBackend())
     store = tiers(cold=cold, keep=0)
     fill(store, old_step(0), old_step(1, days=1))
     run(store.tidy())
@@ -201,7 +201,7 @@ def test_a_move_that_breaks_off_goes_on(on: str, when: Literal["before", "after"
 
 def move_that_breaks_off(on: str, nth: int, when: Literal["before", "after"]) -> bool:
     """Return whether there was such a batch to break off at."""
-    hot, cold = Faults(Memory()), Faults(Memory())
+    hot, cold = Faults(MemoryBackend()), Faults(MemoryBackend())
     store = tiers(hot, cold, keep=0, bring_back=False)
     rows = [old_step(seq, line=f"{seq % 3}") for seq in range(12)]
     fill(store, *rows)
@@ -222,9 +222,9 @@ def move_that_breaks_off(on: str, nth: int, when: Literal["before", "after"]) ->
 
 def test_a_move_cannot_undo_a_write() -> None:
     """The row is written between being read by the mover and being replaced by its stub."""
-    hot = Memory()
-    cold = Faults(Memory())
-    store, other = tiers(hot, cold, keep=0), Tiers(hot, cold.inner)
+    hot = MemoryBackend()
+    cold = Faults(MemoryBackend())
+    store, other = tiers(hot, cold, keep=0), TieredBackend(hot, cold.inner)
     row = row_of(WRITES, "tenant", "line", "s", "t", -1, body=b"old" * 200)
     assert run(store.apply([Create(WRITES, row)])) is None
     plain = cold.apply
@@ -340,7 +340,7 @@ def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("error", [DeniedError, CorruptError, ConfigError])
 def test_a_deletion_that_was_made_does_not_fail_with_the_cold_store(error: type[HoldfastError]) -> None:
-    cold = Faults(Memory())
+    cold = Faults(MemoryBackend())
     store = tiers(cold=cold, keep=0)
     fill(store, old_step(0))
     run(store.tidy())
@@ -350,7 +350,7 @@ def test_a_deletion_that_was_made_does_not_fail_with_the_cold_store(error: type[
 
 
 def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() -> None:
-    class Small(Memory):
+    class Small(MemoryBackend):
         @property
         def capabilities(self) -> Capabilities:
             return super().capabilities._replace(max_body=1 << 20, max_batch=1 << 20)

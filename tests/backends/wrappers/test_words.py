@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.interface import Backend, Put, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, QUARANTINE, WORDS
-from holdfast.backends.wrappers.counting import Counting
-from holdfast.backends.wrappers.metrics import Metrics
-from holdfast.backends.wrappers.retry import Retry
+from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.backends.wrappers.metrics import MetricsBackend
+from holdfast.backends.wrappers.retry import RetryBackend
 from holdfast.backends.wrappers.store_diff import same
 from holdfast.errors import TransientError, UnsupportedError
 from tests.support.faults import Fault, Faults
@@ -23,7 +23,7 @@ ROW = Row(("", "t", 0, 0), (1, "some words"))
 
 
 def failing(times: int) -> Faults:
-    return Faults(Memory(), [Fault("read", 1, lambda: TransientError("busy"), times=times)])
+    return Faults(MemoryBackend(), [Fault("read", 1, lambda: TransientError("busy"), times=times)])
 
 
 def keys(store: Backend) -> list[object]:
@@ -32,14 +32,14 @@ def keys(store: Backend) -> list[object]:
 
 def test_what_fails_for_the_moment_is_tried_again() -> None:
     inner = failing(2)
-    store = Retry(inner, pause=0.001)
+    store = RetryBackend(inner, pause=0.001)
     run(store.apply([Put(WORDS, ROW)]))
     assert keys(store) == [ROW.key]
     assert inner.reads == 3
 
 
 def test_searches_are_counted() -> None:
-    store = Counting(Memory())
+    store = CountingBackend(MemoryBackend())
     run(store.apply([Put(WORDS, ROW)]))
     assert keys(store) == [ROW.key]
     assert (store.matches, store.reads) == (1, 0)
@@ -48,7 +48,7 @@ def test_searches_are_counted() -> None:
 
 
 def test_searches_are_timed_and_their_errors_counted() -> None:
-    store = Metrics(failing(1))
+    store = MetricsBackend(failing(1))
     run(store.apply([Put(WORDS, ROW)]))
     with pytest.raises(TransientError):
         keys(store)

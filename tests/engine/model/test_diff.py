@@ -12,11 +12,11 @@ from langchain_core.messages import HumanMessage
 from holdfast.engine.model import large_pointers
 from holdfast.engine.model.diff import diff, diff_maps
 from holdfast.engine.model.operations import (
-    Change,
+    ChangeItem,
     EditList,
     EditMap,
     EditText,
-    Keep,
+    KeepRun,
     Operation,
     Set,
     apply,
@@ -79,15 +79,15 @@ NEW = HumanMessage("new " + "y" * 100)
 
 
 def test_appending() -> None:
-    assert change(LONG, [*LONG, NEW]) == EditList((Keep(0, 100), packed(NEW)))
+    assert change(LONG, [*LONG, NEW]) == EditList((KeepRun(0, 100), packed(NEW)))
 
 
 def test_inserting_removing_and_moving() -> None:
-    assert change(LONG, [*LONG[:50], NEW, *LONG[50:]]) == EditList((Keep(0, 50), packed(NEW), Keep(50, 50)))
-    assert change(LONG, LONG[:10] + LONG[20:]) == EditList((Keep(0, 10), Keep(20, 80)))
-    assert change(LONG, LONG[90:] + LONG[:90]) == EditList((Keep(90, 10), Keep(0, 90)))
-    assert change(LONG, LONG[90:] + LONG + LONG[:5]) == EditList((Keep(90, 10), Keep(0, 100), Keep(0, 5)))
-    assert change(LONG, LONG[::-1]) == EditList(tuple(Keep(i, 1) for i in reversed(range(100))))
+    assert change(LONG, [*LONG[:50], NEW, *LONG[50:]]) == EditList((KeepRun(0, 50), packed(NEW), KeepRun(50, 50)))
+    assert change(LONG, LONG[:10] + LONG[20:]) == EditList((KeepRun(0, 10), KeepRun(20, 80)))
+    assert change(LONG, LONG[90:] + LONG[:90]) == EditList((KeepRun(90, 10), KeepRun(0, 90)))
+    assert change(LONG, LONG[90:] + LONG + LONG[:5]) == EditList((KeepRun(90, 10), KeepRun(0, 100), KeepRun(0, 5)))
+    assert change(LONG, LONG[::-1]) == EditList(tuple(KeepRun(i, 1) for i in reversed(range(100))))
 
 
 def test_changing_a_part_of_an_item() -> None:
@@ -95,15 +95,15 @@ def test_changing_a_part_of_an_item() -> None:
     edited_items = [*items[:2], {"id": 2, "text": "word " * 50 + "changed " + "word " * 50}, *items[3:]]
     operation = change(items, edited_items)
     assert isinstance(operation, EditList)
-    assert operation.parts[0] == Keep(0, 2)
-    assert isinstance(operation.parts[1], Change)
-    assert operation.parts[2] == Keep(3, 2)
+    assert operation.parts[0] == KeepRun(0, 2)
+    assert isinstance(operation.parts[1], ChangeItem)
+    assert operation.parts[2] == KeepRun(3, 2)
     assert len(encode_operation(operation)) < 60
 
 
 def test_a_mutated_message_is_replaced() -> None:
     mutated = [*LONG[:3], HumanMessage("other", id="3"), *LONG[4:]]
-    assert change(LONG, mutated) == EditList((Keep(0, 3), packed(mutated[3]), Keep(4, 96)))
+    assert change(LONG, mutated) == EditList((KeepRun(0, 3), packed(mutated[3]), KeepRun(4, 96)))
 
 
 def test_dicts_by_key() -> None:
@@ -126,8 +126,8 @@ def test_nested_dicts_by_part() -> None:
 def test_long_texts_by_part() -> None:
     lines = [f"line {i} of a long document\n" for i in range(400)]
     text = "".join(lines)
-    assert change(text, text + "more") == EditText((Keep(0, len(text)), b"more"))
-    assert change(text, text[:100] + text[130:]) == EditText((Keep(0, 100), Keep(130, len(text) - 130)))
+    assert change(text, text + "more") == EditText((KeepRun(0, len(text)), b"more"))
+    assert change(text, text[:100] + text[130:]) == EditText((KeepRun(0, 100), KeepRun(130, len(text) - 130)))
     twice = "".join(["first\n", *lines[1:200], "inserted\n", *lines[200:399], "last\n"])
     assert len(encode_operation(change(text, twice))) < 120
     assert isinstance(change(b"\0" * 500, b"\0" * 250 + b"\1" + b"\0" * 250), EditText)
@@ -158,7 +158,7 @@ def test_pointers_stand_for_large_values() -> None:
     large = codec.pack("x" * 100_000)
     pointer = large_pointers.pointer_to(large)
     assert pointer.pieces == 1
-    assert large_pointers.Pointer(large_pointers.PIECE + 1, b"").pieces == 2
+    assert large_pointers.LargePointer(large_pointers.PIECE + 1, b"").pieces == 2
     assert large_pointers.parse_pointer(pointer.encode()) == pointer
     assert diff(pointer.encode(), large) is None
     assert diff([b"\x01", pointer.encode()], [b"\x01", large]) is None
@@ -173,7 +173,7 @@ def test_pointers_stand_for_large_values() -> None:
     with pytest.raises(InvalidError, match="not fetched"):
         flatten(items)
     edit = diff(items, [large, *packed(*LONG, NEW)])
-    assert edit == EditList((Keep(0, 101), packed(NEW)))
+    assert edit == EditList((KeepRun(0, 101), packed(NEW)))
 
 
 def test_pieces_of_large_values() -> None:
@@ -194,14 +194,14 @@ def test_pieces_of_large_values() -> None:
 
 
 MISFITS: list[tuple[Any, ...]] = [
-    (EditList((Keep(0, 2),)), [b"\x01"]),
-    (EditList((Change(1, Set(b"\x01")),)), [b"\x01"]),
+    (EditList((KeepRun(0, 2),)), [b"\x01"]),
+    (EditList((ChangeItem(1, Set(b"\x01")),)), [b"\x01"]),
     (EditList(()), b"\x01"),
     (EditMap((b"\xa1a",)), {}),
     (EditMap((), (), (b"\xa1a",)), {}),
     (EditMap(), b"\x01"),
     (EditMap((), ((b"\xa1a", EditList(())),)), {}),
-    (EditText((Keep(0, 9),)), b"\xa1a"),
+    (EditText((KeepRun(0, 9),)), b"\xa1a"),
     (EditText(()), b"\x01"),
     (EditText(()), [b"\x01"]),
     (EditText(()), None),
@@ -217,9 +217,9 @@ def test_operations_that_do_not_fit(subtests: pytest.Subtests) -> None:
 def test_forged_edits_do_not_grow_without_bound() -> None:
     text = codec.pack("x" * 100_000)
     with pytest.raises(TooLargeError, match="over the limit"):
-        apply(EditText((Keep(0, 100_000),) * 5000), text)
+        apply(EditText((KeepRun(0, 100_000),) * 5000), text)
     with pytest.raises(TooLargeError, match="over the limit"):
-        apply(EditList((Keep(0, 1000),) * 500_000), [b"\x01"] * 1000)
+        apply(EditList((KeepRun(0, 1000),) * 500_000), [b"\x01"] * 1000)
     for operation in (EditList(()), EditMap(), EditText(())):
         with pytest.raises(CorruptError):
             apply(operation, b"")

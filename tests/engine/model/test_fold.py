@@ -17,24 +17,24 @@ from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold import fold, read
 from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.nodes import (
-    Child,
-    Entry,
-    Index,
-    Item,
-    Leaf,
+    ChildRef,
+    IndexNode,
+    LeafNode,
+    ListItem,
     ListRoot,
+    MapEntry,
     MapRoot,
-    Origin,
-    Segment,
+    SegmentNode,
+    WrittenBy,
     decode_node,
     decode_root,
     encode_node,
     encode_root,
     sort_key,
 )
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set, apply_map
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Operation, Set, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_state
-from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.engine.model.workspace import Workspace
 from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 from tests.engine.model.histories import codec, drive, edited_state, histories, states
@@ -48,11 +48,11 @@ class Line:
         self.nodes: dict[bytes, bytes] = {}
         self.objects: dict[bytes, bytes] = {}
         self.root = EMPTY
-        self.tail: list[tuple[Origin, EditMap]] = []
+        self.tail: list[tuple[WrittenBy, EditMap]] = []
         self.seq = 0
 
     def append(self, edit: EditMap) -> None:
-        self.tail.append((Origin(0, self.seq), edit))
+        self.tail.append((WrittenBy(0, self.seq), edit))
         self.seq += 1
 
     def fold(self) -> Workspace:
@@ -89,8 +89,8 @@ def test_folding_at_any_point_changes_no_state(history: list[dict[str, Any]], fo
         after = pack_state(codec, state)
         edit = diff_maps(before, after)
         line.append(edit)
-        parents = (Parent(0, i - 1, commits[-1]),) if commits else ()
-        commits.append(Step(Header(str(i), parents), edit).commit)
+        parents = (StepParent(0, i - 1, commits[-1]),) if commits else ()
+        commits.append(Step(StepHeader(str(i), parents), edit).commit)
         if i in folds:
             line.fold()
         assert line.state() == codec.pack(state)
@@ -125,7 +125,7 @@ def appended(line: Line, count: int) -> None:
     """Append messages one step at a time, folding every 32 steps."""
     for _ in range(count):
         n = line.seq
-        edit: Operation = EditList((Keep(0, n), (message(n),))) if n else Set(flatten([message(0)]))
+        edit: Operation = EditList((KeepRun(0, n), (message(n),))) if n else Set(flatten([message(0)]))
         line.append(EditMap((), ((MESSAGES, edit),)))
         if line.seq % 32 == 0:
             line.fold()
@@ -159,8 +159,10 @@ def test_the_cost_of_appending_does_not_grow() -> None:
 def test_every_item_knows_the_step_that_wrote_it() -> None:
     line = Line()
     appended(line, 320)
-    line.append(EditMap((), ((MESSAGES, EditList((Keep(0, 100), Change(100, Set(message(7))), Keep(101, 219)))),)))
-    line.append(EditMap((), ((MESSAGES, EditList((Keep(5, 315), Keep(0, 5)))),)))
+    line.append(
+        EditMap((), ((MESSAGES, EditList((KeepRun(0, 100), ChangeItem(100, Set(message(7))), KeepRun(101, 219)))),))
+    )
+    line.append(EditMap((), ((MESSAGES, EditList((KeepRun(5, 315), KeepRun(0, 5)))),)))
     line.fold()
     ws = Workspace()
     root = messages_root(line)
@@ -168,7 +170,7 @@ def test_every_item_knows_the_step_that_wrote_it() -> None:
     origins = [item.origin.seq for item in found]
     assert origins == [95, 96, 97, 98, 99, 320, 101, 102, 103, 104]
     assert drive(list_tree.slice_items(Workspace(), root, 0, 320), line.nodes)[-5:] == [
-        Item(message(n), Origin(0, n)) for n in range(5)
+        ListItem(message(n), WrittenBy(0, n)) for n in range(5)
     ]
     with pytest.raises(CorruptError, match="are wanted of a list that has 320"):
         drive(list_tree.slice_items(Workspace(), root, 0, 321), line.nodes)
@@ -206,13 +208,13 @@ def test_a_cold_writer_reads_only_what_differs() -> None:
         return edit.put[0][1], sum(counts)
 
     edit, count = asked([*items, b"\x01"])
-    assert edit == EditList((Keep(0, 6400), (b"\x01",)))
+    assert edit == EditList((KeepRun(0, 6400), (b"\x01",)))
     assert count <= 4  # the state's leaf and the indexes of the list
     edit, count = asked([*items[:3000], b"\x01", *items[3000:]])
-    assert edit == EditList((Keep(0, 3000), (b"\x01",), Keep(3000, 3400)))
+    assert edit == EditList((KeepRun(0, 3000), (b"\x01",), KeepRun(3000, 3400)))
     assert count <= 6
     edit, _ = asked([*items[:3000], b"\x01", *items[3001:]])
-    assert edit == EditList((Keep(0, 3000), (b"\x01",), Keep(3001, 3399)))
+    assert edit == EditList((KeepRun(0, 3000), (b"\x01",), KeepRun(3001, 3399)))
     assert asked([b"\x02"])[0] == EditList(((b"\x02",),))
 
 
@@ -243,10 +245,10 @@ def test_many_random_edits_keep_trees_in_shape(size: int, seed: int) -> None:
         end = min(len(items), at + chance.choice([0, 0, 1, 5, 200, 6000]))
         new = tuple(codec.pack((step, i)) for i in range(chance.choice([0, 1, 3, 90, 5000])))
         back = chance.randrange(end + 1)  # a run that was there is used once more
-        parts = (Keep(0, at), new, Keep(end, len(items) - end), Keep(back, end - back))
+        parts = (KeepRun(0, at), new, KeepRun(end, len(items) - end), KeepRun(back, end - back))
         line.append(EditMap((), ((MESSAGES, EditList(tuple(part for part in parts if part))),)))
         items = [*items[:at], *new, *items[end:], *items[back:end]][:30_000]
-        line.append(EditMap((), ((MESSAGES, EditList((Keep(0, len(items)),))),)))
+        line.append(EditMap((), ((MESSAGES, EditList((KeepRun(0, len(items)),))),)))
         line.fold()
         assert list_tree.size(messages_root(line)) == len(items)
     root = messages_root(line)
@@ -261,7 +263,7 @@ def test_loose_items_join_their_neighbours() -> None:
     line.append(EditMap((), ((MESSAGES, Set(flatten([message(i) for i in range(40)]))),)))
     line.fold()
     for n in range(40, 60):
-        line.append(EditMap((), ((MESSAGES, EditList(((message(n),), Keep(0, n)))),)))
+        line.append(EditMap((), ((MESSAGES, EditList(((message(n),), KeepRun(0, n)))),)))
         line.fold()
     ws = Workspace()
     root = messages_root(line)
@@ -311,9 +313,9 @@ def test_large_values_lie_aside() -> None:
     assert list(line.objects.values()) == [big]
     packed = drive(read(Workspace(), line.root), line.nodes)
     assert packed[MEMORY] == large_pointers.pointer_to(big).encode()
-    line.append(EditMap((), ((MEMORY, EditText((Keep(0, 200_000), b"more"))),)))
-    change = Change(0, EditText((Keep(0, 10),)))
-    line.append(EditMap((), ((MESSAGES, EditList((change, Keep(1, 1)))),)))
+    line.append(EditMap((), ((MEMORY, EditText((KeepRun(0, 200_000), b"more"))),)))
+    change = ChangeItem(0, EditText((KeepRun(0, 10),)))
+    line.append(EditMap((), ((MESSAGES, EditList((change, KeepRun(1, 1)))),)))
     line.fold()
     assert line.state() == codec.pack({"memory": text + "more", "messages": ["0123456789", 1]})
     assert max(len(data) for data in line.nodes.values()) < 1000
@@ -325,7 +327,7 @@ MISFITS: list[Any] = [
     EditMap((), ((b"\xa1x", EditList(())),)),
     EditMap((), ((MESSAGES, EditMap()),)),
     EditMap((), ((MESSAGES, EditText(())),)),
-    EditMap((), ((MESSAGES, EditList((Keep(0, 99),))),)),
+    EditMap((), ((MESSAGES, EditList((KeepRun(0, 99),))),)),
     EditMap((), ((MEMORY, EditList(())),)),
 ]
 
@@ -341,45 +343,45 @@ def test_steps_that_do_not_fit(subtests: pytest.Subtests) -> None:
                 line.fold()
 
 
-def child_of(node: Segment | Leaf | Index, height: int, size: int) -> tuple[Child, dict[bytes, bytes]]:
+def child_of(node: SegmentNode | LeafNode | IndexNode, height: int, size: int) -> tuple[ChildRef, dict[bytes, bytes]]:
     id, data = encode_node(node)
-    return Child(id, height, size, b"d", b"\x01z"), {id: data}
+    return ChildRef(id, height, size, b"d", b"\x01z"), {id: data}
 
 
-HERE = Origin(0, 0)
+HERE = WrittenBy(0, 0)
 
 
 def test_nodes_of_the_wrong_kind() -> None:
-    segment, nodes = child_of(Segment.of((Item(b"\x01", HERE),)), 0, 1)
+    segment, nodes = child_of(SegmentNode.of((ListItem(b"\x01", HERE),)), 0, 1)
     with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(segment, 1)), nodes)
     with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(segment._replace(height=1), 1)), nodes)
-    leaf, nodes = child_of(Leaf((Entry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
+    leaf, nodes = child_of(LeafNode((MapEntry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
     ws = Workspace()
     drive(ws.load_all([leaf]), nodes)
     with pytest.raises(CorruptError, match="not of the kind"):
         list_tree.items(ws, ListRoot(leaf))
-    tall, more = child_of(Index((leaf._replace(height=3),)), 1, 1)
+    tall, more = child_of(IndexNode((leaf._replace(height=3),)), 1, 1)
     with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(tall, 1)), nodes | more)
 
 
 def test_forged_trees_do_not_grow_without_bound() -> None:
-    child, nodes = child_of(Segment.of(tuple(Item(b"\x01", HERE) for _ in range(64))), 0, 64)
+    child, nodes = child_of(SegmentNode.of(tuple(ListItem(b"\x01", HERE) for _ in range(64))), 0, 64)
     for height in range(1, 5):
-        child, more = child_of(Index((child,) * 64), height, 64 * child.size)
+        child, more = child_of(IndexNode((child,) * 64), height, 64 * child.size)
         nodes |= more
-    leaf, more = child_of(Leaf((Entry(b"\xa1l", 0, ListRoot(child), HERE),)), 0, 1)
+    leaf, more = child_of(LeafNode((MapEntry(b"\xa1l", 0, ListRoot(child), HERE),)), 0, 1)
     with pytest.raises(TooLargeError, match="holds more than"):
         drive(read(Workspace(), MapRoot(leaf, 1)), nodes | more)
-    lying, more = child_of(Index((leaf, leaf)), 1, 3)
+    lying, more = child_of(IndexNode((leaf, leaf)), 1, 3)
     with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(lying, 1)), nodes | more)
     slot = MapRoot(None, 0)
     nodes = {}
     for _ in range(300):
-        leaf, more = child_of(Leaf((Entry(b"\xa1d", 0, slot, HERE),)), 0, 1)
+        leaf, more = child_of(LeafNode((MapEntry(b"\xa1d", 0, slot, HERE),)), 0, 1)
         nodes |= more
         slot = MapRoot(leaf, 1)
     with pytest.raises(TooDeepError, match="levels deep"):
@@ -387,7 +389,7 @@ def test_forged_trees_do_not_grow_without_bound() -> None:
 
 
 def test_nodes_that_are_missing_or_altered() -> None:
-    leaf, nodes = child_of(Leaf((Entry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
+    leaf, nodes = child_of(LeafNode((MapEntry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
     with pytest.raises(CorruptError, match="a node is missing"):
         drive(read(Workspace(), MapRoot(leaf, 1)), {})
     ((id, data),) = nodes.items()
@@ -396,18 +398,18 @@ def test_nodes_that_are_missing_or_altered() -> None:
 
 
 def test_stored_forms() -> None:
-    child = Child(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
+    child = ChildRef(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
     for node in (
-        Segment.of((Item(b"\x01", HERE), Item(b"\x02", Origin(3, 4)))),
-        Leaf(
+        SegmentNode.of((ListItem(b"\x01", HERE), ListItem(b"\x02", WrittenBy(3, 4)))),
+        LeafNode(
             (
-                Entry(b"\xa1a", 0, b"\x01", HERE),
-                Entry(b"\xa1b", 2, ListRoot(child), HERE),
-                Entry(b"\xa1c", 3, ListRoot(None), HERE),
+                MapEntry(b"\xa1a", 0, b"\x01", HERE),
+                MapEntry(b"\xa1b", 2, ListRoot(child), HERE),
+                MapEntry(b"\xa1c", 3, ListRoot(None), HERE),
             )
         ),
-        Leaf((Entry(b"\xa1a", 0, MapRoot(child, 5), HERE), Entry(b"\xa1b", 1, MapRoot(None, 0), HERE))),
-        Index((child, child)),
+        LeafNode((MapEntry(b"\xa1a", 0, MapRoot(child, 5), HERE), MapEntry(b"\xa1b", 1, MapRoot(None, 0), HERE))),
+        IndexNode((child, child)),
     ):
         assert decode_node(*encode_node(node)) == node
 

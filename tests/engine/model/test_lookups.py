@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.msgpack import decode, encode
 
 from holdfast.engine.model import map_tree, node_lookup
-from holdfast.engine.model.nodes import Child, Entry, MapRoot, Origin, sort_key
+from holdfast.engine.model.nodes import ChildRef, MapEntry, MapRoot, WrittenBy, sort_key
 from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.errors import CorruptError
@@ -32,8 +32,8 @@ def driven(rounds: Rounds[T], nodes: Mapping[bytes, bytes]) -> T:
 
 def tree(names: list[str]) -> tuple[MapRoot, dict[bytes, bytes]]:
     ws = Workspace()
-    changes: dict[bytes, Entry | None] = {
-        pack_name(name): Entry(pack_name(name), rank, bytes([rank % 100]), Origin(0, rank))
+    changes: dict[bytes, MapEntry | None] = {
+        pack_name(name): MapEntry(pack_name(name), rank, bytes([rank % 100]), WrittenBy(0, rank))
         for rank, name in enumerate(names)
     }
     return driven(map_tree.update(ws, MapRoot(None, 0), changes, len(names)), {}), ws.created
@@ -52,7 +52,7 @@ def test_what_is_there_is_found(names: list[str], other: str) -> None:
         assert (found is not None) == (name in names)
         if found is not None:
             rank = names.index(name)
-            assert found == (pack_name(name), bytes([rank % 100]), Origin(0, rank))
+            assert found == (pack_name(name), bytes([rank % 100]), WrittenBy(0, rank))
     every = driven(node_lookup.entries(root, place, lambda _: False), nodes)
     assert [entry.key for entry in every] == [pack_name(name.decode()) for name in after]
     some = driven(node_lookup.entries(root, place, lambda found: len(found) >= 3), nodes)
@@ -85,7 +85,7 @@ def test_damaged_nodes_are_told_of(subtests: pytest.Subtests) -> None:
 
 
 def _leaf_only(data: bytes) -> MapRoot:
-    return MapRoot(Child(b"leaf", 0, len(data), b"", b"\xff"), 1)
+    return MapRoot(ChildRef(b"leaf", 0, len(data), b"", b"\xff"), 1)
 
 
 def test_a_value_that_is_none_is_told_of() -> None:

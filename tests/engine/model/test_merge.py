@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.merge import Clash, Merged, Resolution, merge, ours, theirs, union
+from holdfast.engine.model.merge import MergedState, PackedConflict, PackedResolution, merge, ours, theirs, union
 from holdfast.engine.model.operations import apply_map
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_state, unpack_state
 from tests.engine.model.histories import codec, edited_state, states
@@ -23,15 +23,15 @@ def pack(state: State) -> PackedMap:
     return pack_state(codec, state)
 
 
-def merged(base: State, our: State, their: State, *args: Any) -> Merged:
+def merged(base: State, our: State, their: State, *args: Any) -> MergedState:
     return merge(pack(base), pack(our), pack(their), *args)
 
 
-def path_of(clash: Clash) -> list[Any]:
+def path_of(clash: PackedConflict) -> list[Any]:
     return [codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path]
 
 
-def state_of(result: Merged) -> State:
+def state_of(result: MergedState) -> State:
     return unpack_state(codec, result.state)
 
 
@@ -103,7 +103,7 @@ def test_both_append() -> None:
     assert (clash.base, clash.ours) == ([], [codec.pack("ours")])
     assert state_of(merged(base, our, their, theirs)) == their
     assert state_of(merged(base, our, their, union)) == {"l": [*LIST, "ours", "theirs", "more"]}
-    nothing = merged(base, our, their, lambda _: Resolution(None))
+    nothing = merged(base, our, their, lambda _: PackedResolution(None))
     assert state_of(nothing) == base
 
 
@@ -151,7 +151,7 @@ def test_texts_by_line() -> None:
 def test_lists_without_a_common_base() -> None:
     result = merged({"l": 1}, {"l": [1]}, {"l": [1, 2]})
     assert state_of(result) == {"l": [1]}
-    assert isinstance(result.clashes[0], Clash)
+    assert isinstance(result.clashes[0], PackedConflict)
 
 
 TASKS = [{"task": f"task {i}", "state": "open", "by": ""} for i in range(3)]
@@ -181,7 +181,7 @@ def test_clashes_inside_a_list() -> None:
     assert not both.clashes
     asked: list[list[Any]] = []
 
-    def note(clash: Clash) -> None:
+    def note(clash: PackedConflict) -> None:
         asked.append(path_of(clash))
 
     merged(base, our, their, note)

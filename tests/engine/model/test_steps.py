@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import EditMap, Set, encode_operation
 from holdfast.engine.model.packed_state import pack_state
-from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.errors import CorruptError
 from tests.engine.model.histories import codec, states
 from tests.support.cases import case
 
 headers = st.builds(
-    Header,
+    StepHeader,
     id=st.text(max_size=10),
     parents=st.lists(
-        st.builds(Parent, st.integers(0, 9), st.integers(0, 99), st.binary(min_size=32, max_size=32)), max_size=2
+        st.builds(StepParent, st.integers(0, 9), st.integers(0, 99), st.binary(min_size=32, max_size=32)), max_size=2
     ).map(tuple),
     time=st.integers(0, 2**62),
     stamp=st.text(max_size=5),
@@ -31,7 +31,7 @@ headers = st.builds(
 
 
 @given(headers, states)
-def test_stored_form(header: Header, state: dict[str, Any]) -> None:
+def test_stored_form(header: StepHeader, state: dict[str, Any]) -> None:
     step = Step(header, diff_maps({}, pack_state(codec, state)))
     back = Step.decode(step.encode())
     assert back == step
@@ -39,9 +39,9 @@ def test_stored_form(header: Header, state: dict[str, Any]) -> None:
 
 
 @given(headers, headers)
-def test_the_hash_covers_the_header(one: Header, other: Header) -> None:
-    def named(header: Header) -> Header:  # a parent is named by its hash; its place is only a hint
-        return header._replace(parents=tuple(Parent(0, 0, parent.commit) for parent in header.parents))
+def test_the_hash_covers_the_header(one: StepHeader, other: StepHeader) -> None:
+    def named(header: StepHeader) -> StepHeader:  # a parent is named by its hash; its place is only a hint
+        return header._replace(parents=tuple(StepParent(0, 0, parent.commit) for parent in header.parents))
 
     assert (Step(one).commit == Step(other).commit) == (named(one) == named(other))
 
@@ -49,7 +49,7 @@ def test_the_hash_covers_the_header(one: Header, other: Header) -> None:
 def test_the_hash_covers_every_change() -> None:
     base = EditMap((b"\xa1r",), ((b"\xa1a", Set(b"\x01")),), (b"\xa1a",))
     commits = {
-        Step(Header("1"), edit).commit
+        Step(StepHeader("1"), edit).commit
         for edit in (
             base,
             EditMap((), base.put, base.moved),
@@ -63,7 +63,9 @@ def test_the_hash_covers_every_change() -> None:
 
 
 def test_every_flipped_bit_of_a_step_is_noticed() -> None:
-    data = Step(Header("id", (Parent(0, 3, b"p" * 32),), 5, "s"), EditMap((), ((b"\xa1a", Set(b"\x01")),))).encode()
+    data = Step(
+        StepHeader("id", (StepParent(0, 3, b"p" * 32),), 5, "s"), EditMap((), ((b"\xa1a", Set(b"\x01")),))
+    ).encode()
     step = Step.decode(data)
     for i in range(len(data)):
         for bit in range(8):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.completion_types import from_store
 from tests.interfaces.cli import kit
 
@@ -126,9 +126,9 @@ def test_a_store_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     import time
 
     monkeypatch.setattr("holdfast.interfaces.cli.completion_types._SECONDS", 0.05)
-    monkeypatch.setattr(Session, "open", lambda _: time.sleep(120))
+    monkeypatch.setattr(CliContext, "open", lambda _: time.sleep(120))
     began = time.monotonic()
-    assert from_store(Session(), lambda _: ["a"]) == []
+    assert from_store(CliContext(), lambda _: ["a"]) == []
     assert time.monotonic() - began < 60
 
 

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import (
     SHARED_NAMES,
-    Session,
+    CliContext,
     command,
     dry_run_option,
     group,
@@ -130,7 +130,7 @@ def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -
     assert found.code == 1
     assert "error[internal]: ZeroDivisionError: division by zero" in found.err
     assert "--verbose" in found.err
-    monkeypatch.setattr(Session, "open", lambda *_: Path("/nowhere/at/all").read_text())
+    monkeypatch.setattr(CliContext, "open", lambda *_: Path("/nowhere/at/all").read_text())
     assert "The operating system says so" in hf("stats").err
 
 
@@ -296,7 +296,7 @@ def test_whoever_reads_the_output_may_stop(url: str) -> None:
 @command("trial")
 @yes_option
 @dry_run_option
-def trial(session: Session, yes: bool, dry_run: bool) -> None:
+def trial(session: CliContext, yes: bool, dry_run: bool) -> None:
     """Try things out."""
     session.warn("careful")
     session.note("a note")
@@ -312,7 +312,7 @@ def run_trial(*arguments: str) -> tuple[int, str, str]:
     import io
 
     out, err = io.StringIO(), io.StringIO()
-    session = Session()
+    session = CliContext()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = 0
         try:
@@ -334,7 +334,7 @@ def test_what_destroys_asks_and_cannot_without_a_terminal(monkeypatch: pytest.Mo
 
 def test_groups_of_commands() -> None:
     @group("things")
-    def things(session: Session) -> None:
+    def things(session: CliContext) -> None:
         """Several things."""
 
     things.add_command(trial)

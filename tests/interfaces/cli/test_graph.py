@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.interfaces.cli.graph import Graph
+from holdfast.interfaces.cli.graph import GraphDrawing
 
 Step = tuple[str, Sequence[str]]
 
 
 def drawn(steps: Iterable[Step], widest: int = 0) -> list[str]:
-    graph = Graph(lambda sign, _: sign, widest)
+    graph = GraphDrawing(lambda sign, _: sign, widest)
     lines = []
     for name, parents in steps:
         before, beside, after = graph.step(name, parents)
@@ -78,7 +78,7 @@ def test_a_merge_moves_those_on_its_right() -> None:
 
 
 def test_steps_that_are_not_shown_are_passed_by() -> None:
-    graph = Graph(lambda sign, _: sign)
+    graph = GraphDrawing(lambda sign, _: sign)
     assert graph.step("c", "b")[1] == "* "
     graph.replace("b", "a")
     assert graph.step("a", "")[:2] == ([], "* ")
@@ -108,7 +108,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
 
 @given(histories())
 def test_every_step_has_its_star_and_every_lane_its_step(steps: list[Step]) -> None:
-    graph = Graph(lambda sign, _: sign)
+    graph = GraphDrawing(lambda sign, _: sign)
     for name, parents in steps:
         before, beside, after = graph.step(name, parents)
         assert beside.count("*") == 1

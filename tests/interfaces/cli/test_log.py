@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.interfaces.cli.log import History
+from holdfast.interfaces.cli.log import LogReader
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -188,7 +188,7 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
 
 
 def test_a_query_that_rows_answer_opens_nothing(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.text_index.indexer.Indexer.brought", None)
+    monkeypatch.setattr("holdfast.engine.text_index.indexer.TextIndexer.brought", None)
     assert first_words(hf("log", "t1", "--oneline", "--where", "kind:save step<2")) == ["c1", "c0"]
 
 
@@ -255,7 +255,7 @@ def test_a_long_history_is_read_as_it_is_looked_at(url: str) -> None:
         for number in range(2000):
             together.put("long", {"n": number}, id=f"{number:05}")
     with holdfast.open(compose("metrics", store=url)) as store:
-        history = History(store, "long")
+        history = LogReader(store, "long")
         history.start(None, False)
         entries = history.entries()
         assert [next(entries).visit.point.id for _ in range(30)] == [f"{n:05}" for n in range(1999, 1969, -1)]

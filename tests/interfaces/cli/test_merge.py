@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.engine.model.missing import MISSING
-from holdfast.history.merge import Clash
+from holdfast.history.merge import MergeConflict
 from holdfast.interfaces.cli import merge as command
-from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.base import CliContext
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -156,7 +156,7 @@ def test_ctrl_c_at_a_question(url: str) -> None:
 )
 def test_what_an_editor_leaves(monkeypatch: pytest.MonkeyPatch, written: str | None, value: Any) -> None:
     monkeypatch.setattr("click.edit", lambda text, extension: written)
-    found = command.edited(Clash(("n",), 0, MISSING, {1, 2}))
+    found = command.edited(MergeConflict(("n",), 0, MISSING, {1, 2}))
     assert found == value if value is not None else found is command._ASK
 
 
@@ -166,12 +166,12 @@ def test_what_an_editor_leaves(monkeypatch: pytest.MonkeyPatch, written: str | N
     ids=repr,
 )
 def test_both(ours: Any, theirs: Any, value: Any) -> None:
-    assert command.both(Clash(("x",), MISSING, ours, theirs)) == value
+    assert command.both(MergeConflict(("x",), MISSING, ours, theirs)) == value
 
 
 def test_an_answer_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = command._Asking(Session(), {})
+    asked = command._Asking(CliContext(), {})
     answers = iter(["t"])
     monkeypatch.setattr(command, "ask", lambda *_: next(answers))
-    clash = Clash(("n",), 0, 1, 2)
-    assert [asked(clash), asked(Clash(("n",), 0, 1, 2))] == [2, 2]
+    clash = MergeConflict(("n",), 0, 1, 2)
+    assert [asked(clash), asked(MergeConflict(("n",), 0, 1, 2))] == [2, 2]

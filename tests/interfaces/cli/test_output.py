@@ -13,11 +13,11 @@ import click
 import pytest
 
 from holdfast.codec import default_codec
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Set
-from holdfast.engine.model.steps import Header, Step
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Set
+from holdfast.engine.model.steps import Step, StepHeader
 from holdfast.engine.types import Checkpoint
 from holdfast.interfaces.cli import completion, progress
-from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.formatting import width
 from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.main import cli
@@ -81,7 +81,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_paged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     screen = look(monkeypatch)
     monkeypatch.setenv("PAGER", f"cat > {tmp_path}/paged")
-    session = Session()
+    session = CliContext()
     session.out.page()
     session.out.page()
     assert session.paging
@@ -106,7 +106,7 @@ def test_which_pager(env: dict[str, str], command: str, monkeypatch: pytest.Monk
 def test_without_a_pager_output_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = look(monkeypatch)
     monkeypatch.setenv("PAGER", "")
-    session = Session()
+    session = CliContext()
     session.out.page()
     session.out.line("hello")
     session.close()
@@ -116,7 +116,7 @@ def test_without_a_pager_output_is_plain(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = look(monkeypatch)
     monkeypatch.setattr(progress, "_INTERVAL", 0.0)
-    session = Session()
+    session = CliContext()
     with session.progress("Trying") as tell:
         tell(1, 4, "a thing")
         tell(3, None, "things")
@@ -127,7 +127,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = look(monkeypatch)
-    session = Session()
+    session = CliContext()
     session.out.line("before")
     answers = iter([True, False])
     monkeypatch.setattr("holdfast.interfaces.cli.prompt.agreed", lambda _: next(answers))
@@ -140,7 +140,7 @@ def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_store_is_opened_too(url: str) -> None:
-    session = Session()
+    session = CliContext()
     assert session.open_other(url).thread("t1").steps == 8
     session.close()
 
@@ -173,7 +173,7 @@ def test_what_a_step_changed_in_words() -> None:
         (
             (
                 named("messages"),
-                EditList((Keep(0, 2), Change(3, Set(named("x"))), Keep(5, 1), (named("a"), named("b")))),
+                EditList((KeepRun(0, 2), ChangeItem(3, Set(named("x"))), KeepRun(5, 1), (named("a"), named("b")))),
             ),
             (named("plan"), EditMap((named("k"),), ((named("a"), Set(named("b"))),))),
             (named("text"), EditText((b"new",))),
@@ -183,7 +183,7 @@ def test_what_a_step_changed_in_words() -> None:
             (named("word"), Set(default_codec.pack("hi"))),
         ),
     )
-    assert summary(Step(Header("c"), edit)) == [
+    assert summary(Step(StepHeader("c"), edit)) == [
         "messages +2 ~1 -2",
         "plan ~1 -1",
         "text",
@@ -202,7 +202,7 @@ def test_records_of_all_kinds() -> None:
 
     made = datetime(2026, 11, 15, 12, tzinfo=UTC)
     checkpoint = Checkpoint("t", "c", None, 0, 0, made, "save", "00", {"a": (1, 2)})
-    record = {"color": Color.RED, "path": Path("a/b"), "made": made, "one": checkpoint, "x": Keep(1, 2)}
+    record = {"color": Color.RED, "path": Path("a/b"), "made": made, "one": checkpoint, "x": KeepRun(1, 2)}
     found = json.loads(encode(record))
     assert found["color"] == "red"
     assert found["path"] == "a/b"

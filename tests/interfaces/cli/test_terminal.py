@@ -183,9 +183,9 @@ def test_progress_in_a_terminal() -> None:
 
 
 def test_progress_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.interfaces.cli.progress import Progress, _span
+    from holdfast.interfaces.cli.progress import ProgressBar, _span
 
-    progress = Progress("Trying")
+    progress = ProgressBar("Trying")
     assert progress._text(50, 100, "", 10.0).rstrip() == f"Trying [{'#' * 12}{'.' * 12}]  50% 50/100, 10s left"
     assert progress._text(100, 100, "", 10.0).rstrip() == f"Trying [{'#' * 24}] 100% 100/100"
     assert [_span(9), _span(75), _span(7322)] == ["9s", "1m15s", "2h02m"]

@@ -13,8 +13,8 @@ import holdfast
 from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.engine.context import Ground
-from holdfast.engine.integrity.check import Check
+from holdfast.engine.context import EngineContext
+from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.verify import verifier
@@ -139,7 +139,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
 def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(url, "t1", 0, 2)
 
-    async def interrupted(ground: Ground, line: Line, *rest: Any) -> Check:
+    async def interrupted(ground: EngineContext, line: Line, *rest: Any) -> LineCheck:
         if line.name > "t1":
             raise KeyboardInterrupt
         return await look(ground, line, *rest)

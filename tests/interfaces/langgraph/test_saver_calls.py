@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.langgraph.contents import KEPT
 from holdfast.interfaces.langgraph.names import split_name, thread_name
@@ -368,7 +368,7 @@ def test_list(saver: Caller) -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_many_threads_take_few_reads(asynchronous: bool) -> None:
-    counting = Counting(run(Memory.open("memory://")))
+    counting = CountingBackend(run(MemoryBackend.open("memory://")))
     saver = Caller(HoldfastSaver(store_on(counting)), asynchronous)
     for n in range(300):
         for turn in range(2):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
@@ -17,7 +17,7 @@ STAGES = ["fetch", "parse"]
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with store_on(Memory(), Clock()) as opened:
+    with store_on(MemoryBackend(), Clock()) as opened:
         yield opened
 
 

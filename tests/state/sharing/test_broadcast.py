@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.trace_context import correlation
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.state.sharing import segmented_log
@@ -33,7 +33,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with store_on(Memory(), Clock()) as opened:
+    with store_on(MemoryBackend(), Clock()) as opened:
         yield opened
 
 
@@ -165,7 +165,7 @@ def test_messages_that_all_have_seen_are_dropped(store: Store) -> None:
 @pytest.mark.usefixtures("short")
 def test_messages_that_are_old_are_dropped_and_a_held_one_is_not() -> None:
     clock = Clock()
-    store = store_on(Memory(), clock)
+    store = store_on(MemoryBackend(), clock)
     topic = store.topic("news")
     subscription = topic.subscribe("a")
     for number in range(10):
@@ -347,11 +347,11 @@ def test_bad_arguments(store: Store) -> None:
 def test_a_step_without_a_message_is_noticed(store: Store) -> None:
     store.topic("news").publish(1)
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.model.scopes import Part, Scope
-    from holdfast.state.writer import Write, write
+    from holdfast.engine.model.scopes import Scope, ScopePart
+    from holdfast.state.writer import KeyWrite, write
 
-    link = Scope((Part("topic", "news"), Part("link", f"{0:012d}")))
-    run(write(store._handle, {link: [Write("other", packed=b"\x01")]}))
+    link = Scope((ScopePart("topic", "news"), ScopePart("link", f"{0:012d}")))
+    run(write(store._handle, {link: [KeyWrite("other", packed=b"\x01")]}))
     with pytest.raises(CorruptError, match="no message"):
         store.topic("news").read()
 
@@ -393,7 +393,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.backend, self.clock = Memory(), Clock()
+        self.backend, self.clock = MemoryBackend(), Clock()
         self.stores = [store_on(self.backend, self.clock) for _ in range(2)]
         self.published: list[int] = []
         self.open: dict[str, Subscription] = {}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.history.merge import LEAVE, Clash
+from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
@@ -21,7 +21,7 @@ from tests.support.interference import InterferingBackend
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with store_on(Memory(), Clock()) as opened:
+    with store_on(MemoryBackend(), Clock()) as opened:
         yield opened
 
 
@@ -102,18 +102,18 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
     plan.save({"n": 2, "m": 2}, version)
     with pytest.raises(ConflictError, match="n, m"):
         plan.save({"n": 3, "m": 3}, version)
-    seen: list[Clash] = []
+    seen: list[MergeConflict] = []
 
-    def settle(clash: Clash) -> Any:
+    def settle(clash: MergeConflict) -> Any:
         seen.append(clash)
         return clash.ours + clash.theirs if clash.where == "n" else MISSING
 
     assert plan.save({"n": 3, "m": 3}, version, settle=settle).value == {"n": 5}
     assert [(clash.where, clash.base, clash.ours, clash.theirs) for clash in seen] == [("n", 1, 3, 2), ("m", 1, 3, 2)]
     with pytest.raises(ConflictError):
-        plan.save({"n": 4}, version, settle=lambda _: LEAVE)
+        plan.save({"n": 4}, version, settle=lambda _: UNRESOLVED)
     with pytest.raises(ConflictError):
-        plan.save({"n": 4}, version, settle=lambda _: MISSING if _.path == () else LEAVE)
+        plan.save({"n": 4}, version, settle=lambda _: MISSING if _.path == () else UNRESOLVED)
     with pytest.raises(InvalidError, match="settled by"):
         plan.save(1, 0, settle="both")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="version"):
@@ -133,7 +133,7 @@ def test_two_that_begin_a_document(store: Store) -> None:
 )
 def test_no_edit_is_lost(start: list[int], edits: list[tuple[int, str]]) -> None:
     """Whatever version each editor saw last, what it adds is in the document."""
-    plan = store_on(Memory(), Clock()).document("plan")
+    plan = store_on(MemoryBackend(), Clock()).document("plan")
     first = plan.save({"list": start, "text": "".join(f"{n}\n" for n in start), "dict": {}}, 0)
     seen = dict.fromkeys(range(4), first)
     for number, (editor, what) in enumerate(edits):

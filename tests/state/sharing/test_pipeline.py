@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.interface import Delete, Expect
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.state.sharing.pipeline import Pipeline, Task
+from holdfast.state.sharing.pipeline import Pipeline, PipelineTask
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
@@ -31,11 +31,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
-    with store_on(Memory(), clock) as opened:
+    with store_on(MemoryBackend(), clock) as opened:
         yield opened
 
 
-def taken(pipeline: Pipeline, stage: str, **options: Any) -> Task:
+def taken(pipeline: Pipeline, stage: str, **options: Any) -> PipelineTask:
     task = pipeline.take(stage, **options)
     assert task is not None
     return task
@@ -264,9 +264,9 @@ def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> Non
 def test_every_item_is_in_one_place(data: st.DataObject) -> None:
     """Workers take, hand on, fail, die and come back in any order."""
     clock = Clock()
-    backend = Memory()
+    backend = MemoryBackend()
     pipelines = [store_on(backend, clock).pipeline("p", ["a", "b"], tries=2) for _ in range(2)]
-    held: list[Task] = []
+    held: list[PipelineTask] = []
     put = 0
     handed: Counter[tuple[str, str]] = Counter()
     for _ in range(data.draw(st.integers(1, 30))):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import (
@@ -22,7 +22,7 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.state.reader import viewed
-from holdfast.state.sharing.heartbeats import Heart, beating
+from holdfast.state.sharing.heartbeats import Heartbeat, beating
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
-    with store_on(Memory(), clock) as opened:
+    with store_on(MemoryBackend(), clock) as opened:
         yield opened
 
 
@@ -243,7 +243,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
             ended.set()
             raise ConflictError("gone")
 
-    with Heart(0.006) as heart, heart.beating(beat):
+    with Heartbeat(0.006) as heart, heart.beating(beat):
         assert ended.wait(60)
         time.sleep(0.02)
     assert beats == [0, 1, 2]

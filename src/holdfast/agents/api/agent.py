@@ -6,45 +6,45 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, Unpack
 
-from holdfast.agents.api.context import AsyncBlock, Block
+from holdfast.agents.api.context import AsyncChangeContext, ChangeContext
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.restorer import revived
 from holdfast.agents.api.tools import AsyncTools, Tools
 from holdfast.agents.api.workflow import Workflow
-from holdfast.agents.definition.options import Policies, Settings
+from holdfast.agents.definition.options import AgentOptions, Policies
 from holdfast.agents.definition.spec import Spec, declared, part, registry, take_on
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.agents.recovery.fallback import reload
 from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.recovery.startup import recover, resume, start
-from holdfast.agents.runtime.change_block import Changing
+from holdfast.agents.runtime.change_block import ChangeBlock
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.metrics import AgentMetrics
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import Status
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import receiver_of, transfer
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.errors import InvalidError
-from holdfast.security.handle import Handle
-from holdfast.state.api import feature
+from holdfast.security.handle import StoreHandle
+from holdfast.state.api import sync_or_async_property
 
 
-class Keeping(Protocol):
+class AgentOwner(Protocol):
     """Where agents are kept: a store, what `store.acting_as(…)` returns, or the agents of either."""
 
-    _handle: Handle
+    _handle: StoreHandle
 
 
 class AgentOperations:
     """What can be done with an agent that is kept."""
 
-    _keeper: Keeper | None = None
+    _keeper: AgentPersister | None = None
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> AgentPersister:
         """What saves it. Raises `InvalidError` if it is not attached to a store."""
         if self._keeper is None:
             raise InvalidError("the agent has no store to be kept in", hint='Call attach(store, "id") first')
@@ -82,7 +82,7 @@ class AgentOperations:
     def _async_conversation(self) -> AsyncConversation:
         return AsyncConversation(self._data.conversation, self._keeper)
 
-    conversation = feature(_conversation, _async_conversation)
+    conversation = sync_or_async_property(_conversation, _async_conversation)
 
     @property
     def context(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class AgentOperations:
     def _async_tools(self) -> AsyncTools:
         return AsyncTools(self._data, self._keeper)
 
-    tools = feature(_tools, _async_tools)
+    tools = sync_or_async_property(_tools, _async_tools)
 
     @property
     def workflow(self) -> Workflow:
@@ -112,18 +112,18 @@ class AgentOperations:
     def _data(self) -> AgentData:
         return self.keeper.data
 
-    def changing(self) -> Changing:
+    def changing(self) -> ChangeBlock:
         """Change several things that belong together: `with agent.changing():`. No save in the background sees half of
         it, and it counts as one change. `async with` is for agents of an `AsyncStore` that are to be saved at the end
         of the block, where every change is."""
-        return Changing(self.keeper)
+        return ChangeBlock(self.keeper)
 
     def changed(self, count: int = 1) -> None:
         """Tell that something was changed of which nobody else knows, such as an attribute: what is saved by itself is
         then saved in time. With `Autosave(write_through=True)` and a `Store`, it is saved when this returns."""
         self.keeper.changed(count)
 
-    @operation
+    @sync_and_async
     async def flush(self) -> int:
         """Have all that was changed so far saved when this returns; if nothing was, there is no step. Returns its
         version."""
@@ -140,64 +140,64 @@ class AgentOperations:
         """What keeps it from being saved, if the last save failed."""
         return self.keeper.error
 
-    @operation
+    @sync_and_async
     async def save(self) -> int:
         """Save it as it is; returns its version."""
         await self.keeper.save()
         return self.keeper.version
 
-    @operation
+    @sync_and_async
     async def reload(self) -> None:
         """Take on what was saved last: by another, as a rule. What was not saved of it is gone."""
         async with self.keeper.turns.turn():
             if await reload(self.keeper) is None:
                 raise self.keeper.line.unknown()
 
-    @operation
+    @sync_and_async
     async def transition(self, trigger: str, data: Any = None) -> str:
         """Have its machine take a transition; returns the state it led to."""
         return await self.keeper.phases.transition(trigger, data)
 
-    @operation
+    @sync_and_async
     async def start(self) -> None:
         """Start it: as it was saved last, if it was. What is found half-done is resolved first: see `recoveries`."""
         await start(self.keeper.phases, revived)
 
-    @operation
+    @sync_and_async
     async def pause(self) -> None:
         """Pause it, and save it."""
         await self.keeper.phases.pause()
 
-    @operation
+    @sync_and_async
     async def resume(self) -> None:
         """Have it go on where it was paused; also in another process."""
         await resume(self.keeper.phases, revived)
 
-    @operation
+    @sync_and_async
     async def stop(self) -> None:
         """Stop it, and save it."""
         await self.keeper.phases.stop()
 
-    @operation
+    @sync_and_async
     async def fail(self, error: BaseException | str) -> None:
         """Say that it failed."""
         await self.keeper.phases.fail(error)
 
-    @operation
+    @sync_and_async
     async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
         """Resolve what was interrupted: as `on_incomplete` says, or as the caller does. Of a transition or a change of
         status, what was changed since it began and is not saved is gone: its action was not finished. Where nothing
         was interrupted, or a transfer, all stays."""
         return await recover(self.keeper.phases, revived, how)
 
-    @operation
+    @sync_and_async
     async def rollback(self, to: str | int) -> int:
         """Make it what it was as an older version, at a checkpoint, or when it was last in a state of its machine, by a
         new step; returns its version. What was not saved of it is gone."""
         await roll_back(self.keeper.phases, to)
         return self.keeper.version
 
-    @operation
+    @sync_and_async
     async def transfer(
         self, to: Any, *, context: Mapping[str, Any] | None = None, reason: str = "", accept: bool = False
     ) -> Transfer:
@@ -244,7 +244,7 @@ class _Base(AgentOperations):
                 hint="Give the field another name",
             )
         inherited = cls.__mro__[1].__dict__.get("spec")
-        settings = (inherited.settings if isinstance(inherited, Spec) else Settings()).changed(policies)
+        settings = (inherited.settings if isinstance(inherited, Spec) else AgentOptions()).changed(policies)
         cls.spec = registry.register(
             Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, settings=settings)
         )
@@ -262,7 +262,7 @@ class _Base(AgentOperations):
             self._own = AgentData(dict(self._given), state=self.machine.initial if self.machine is not None else "")
         return self._own
 
-    def attach(self, store: Keeping, id: str, **policies: Unpack[Policies]) -> Self:
+    def attach(self, store: AgentOwner, id: str, **policies: Unpack[Policies]) -> Self:
         """Say where it is kept, and under which id. Nothing is read or saved yet: `start` does that.
 
         `on_conflict`, `on_corrupt`, `on_incomplete` and `autosave` are what its class says, unless said here.
@@ -274,8 +274,8 @@ class _Base(AgentOperations):
         if not data.configuration:
             data.configuration.update(self.spec.configured(self))
         settings = self.spec.settings.changed(policies)
-        self._keeper = Keeper(AgentLine(store._handle, id), self, self.spec, data, settings)
-        self._keeper.autosave(sync=isinstance(self, Sync))
+        self._keeper = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, settings)
+        self._keeper.autosave(sync=isinstance(self, SyncApi))
         return self
 
     def persist(self) -> Mapping[str, Any]:
@@ -299,7 +299,7 @@ class _Base(AgentOperations):
         return f"<{name} {keeper.line.id!r}: {keeper.data.status}, version {keeper.version}>"
 
 
-class PersistentAgent(Sync, Block, _Base, abstract=True):
+class PersistentAgent(SyncApi, ChangeContext, _Base, abstract=True):
     """A plain agent that survives::
 
     class Greeter(PersistentAgent, name="greeter"):
@@ -316,16 +316,16 @@ class PersistentAgent(Sync, Block, _Base, abstract=True):
     """
 
 
-class AsyncPersistentAgent(Async, AsyncBlock, _Base, abstract=True):
+class AsyncPersistentAgent(AsyncApi, AsyncChangeContext, _Base, abstract=True):
     """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""
 
 
 def check_kind(agent: object, store: object) -> None:
     """`InvalidError` if an agent whose operations are awaited is to be kept in a store whose are not, or the
     reverse."""
-    if isinstance(agent, Async) and not isinstance(store, Async):
+    if isinstance(agent, AsyncApi) and not isinstance(store, AsyncApi):
         raise InvalidError(
             f"a {type(agent).__name__} is kept in an AsyncStore", hint="Open the store with holdfast.aopen"
         )
-    if isinstance(agent, Sync) and not isinstance(store, Sync):
+    if isinstance(agent, SyncApi) and not isinstance(store, SyncApi):
         raise InvalidError(f"a {type(agent).__name__} is kept in a Store", hint="Derive it from AsyncPersistentAgent")

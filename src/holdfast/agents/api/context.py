@@ -7,24 +7,24 @@ from typing import Protocol, TypeVar
 
 from holdfast.agents.api.restorer import revived
 from holdfast.agents.recovery.startup import resume, start
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.listing import said_by
 from holdfast.backends.runtime.drivers import arun, run
 
 
-class Keeping(Protocol):
+class HasPersister(Protocol):
     """What has a keeper."""
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> AgentPersister:
         """What saves it."""
         ...
 
 
-K = TypeVar("K", bound=Keeping)
+K = TypeVar("K", bound=HasPersister)
 
 
-async def _begin(keeper: Keeper) -> None:
+async def _begin(keeper: AgentPersister) -> None:
     await keeper.line.allow("read")
     newest = await keeper.line.newest()
     if newest is not None and said_by(newest).get("status") == "paused":
@@ -33,7 +33,7 @@ async def _begin(keeper: Keeper) -> None:
         await start(keeper.phases, revived)
 
 
-async def _end(keeper: Keeper, error: BaseException | None) -> None:
+async def _end(keeper: AgentPersister, error: BaseException | None) -> None:
     if error is None:
         if keeper.data.status == "running":
             await keeper.phases.stop()
@@ -45,7 +45,7 @@ async def _end(keeper: Keeper, error: BaseException | None) -> None:
         error.add_note(f"That {keeper.where} failed could not be told: {type(other).__name__}: {other}")
 
 
-class Block:
+class ChangeContext:
     """For agents of a `Store`."""
 
     def __enter__(self: K) -> K:
@@ -54,13 +54,13 @@ class Block:
         return self
 
     def __exit__(
-        self: Keeping, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self: HasPersister, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
         run(_end(self.keeper, error))
 
 
-class AsyncBlock:
+class AsyncChangeContext:
     """For agents of an `AsyncStore`."""
 
     async def __aenter__(self: K) -> K:
@@ -69,7 +69,7 @@ class AsyncBlock:
         return self
 
     async def __aexit__(
-        self: Keeping, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self: HasPersister, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
         await arun(_end(self.keeper, error))

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
 from holdfast.agents.definition.callbacks import called
-from holdfast.agents.runtime.message_buffer import Messages, matcher, role_of, text_of
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.backends.runtime.drivers import Async, Sync, operation, run
+from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, run, sync_and_async
 from holdfast.engine import validation
 from holdfast.errors import HoldfastError, InvalidError
 
 
-class Found(NamedTuple):
+class MessageMatch(NamedTuple):
     """A message that was searched for, and its place."""
 
     place: int
@@ -29,7 +29,7 @@ class ConversationOperations:
     not depend on how much is there already; what is there is read from the store when it is asked for.
     """
 
-    def __init__(self, messages: Messages, keeper: Keeper | None = None) -> None:
+    def __init__(self, messages: MessageBuffer, keeper: AgentPersister | None = None) -> None:
         self._messages = messages
         self._keeper = keeper
 
@@ -55,7 +55,7 @@ class ConversationOperations:
         """Add messages."""
         self._messages.extend(messages)
 
-    @operation
+    @sync_and_async
     async def say(self, message: Any) -> int:
         """Add a message; where the agent is saved at every change, it is safe when this returns. Returns its place."""
         self._messages.extend((message,))
@@ -74,7 +74,7 @@ class ConversationOperations:
         """Have no messages any more. Older versions of the agent keep them."""
         self._messages.replace(())
 
-    @operation
+    @sync_and_async
     async def summarize(
         self, summary: Any | Callable[[list[Any]], Any], *, keep_last: int = 0, system: bool = True
     ) -> int:
@@ -108,7 +108,7 @@ class ConversationOperations:
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def get(self, index: int) -> Any:
         """The message at a place; from the end, if it is negative. `IndexError` if there is none."""
         return await self._get(index)
@@ -120,23 +120,23 @@ class ConversationOperations:
             raise IndexError(f"the conversation has {count} messages, and none at {index}")
         return (await self._messages.slice(place, place + 1))[0]
 
-    @operation
+    @sync_and_async
     async def slice(self, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Messages, as `list[start:stop]` gives them."""
         return await self._messages.slice(start, stop)
 
-    @operation
+    @sync_and_async
     async def all(self) -> list[Any]:
         """All messages: read, if they are not at hand."""
         return await self._messages.slice(None, None)
 
-    @operation
+    @sync_and_async
     async def last(self, count: int = 1) -> list[Any]:
         """The last messages, at most so many."""
         number = validation.count(count, "count")
         return await self._messages.slice(-number, None) if number else []
 
-    @operation
+    @sync_and_async
     async def window(
         self, *, max_tokens: int | None = None, max_messages: int | None = None, system: bool = True
     ) -> list[Any]:
@@ -166,7 +166,7 @@ class ConversationOperations:
             end = start
         return [*lead, *reversed(found)]
 
-    @operation
+    @sync_and_async
     async def search(
         self,
         text: str | re.Pattern[str] = "",
@@ -174,18 +174,18 @@ class ConversationOperations:
         role: str | None = None,
         limit: int | None = None,
         reverse: bool = False,
-    ) -> list[Found]:
+    ) -> list[MessageMatch]:
         """Messages that say something: a text, in capitals or not, or what an expression matches; of a role (`user`,
         `assistant`, `system`, `tool`), if one is given. In their order, or the last first."""
         wanted, matches = _room(limit, "limit"), matcher(text)
-        found: list[Found] = []
+        found: list[MessageMatch] = []
         async for start, page in self._messages.pages(reverse=reverse):
             places = list(enumerate(page, start))
             for index, message in reversed(places) if reverse else places:
                 if (role is None or role_of(message) == role) and matches(text_of(message)):
                     if len(found) >= wanted:
                         return found
-                    found.append(Found(index, message))
+                    found.append(MessageMatch(index, message))
         return found
 
 
@@ -196,7 +196,7 @@ def _room(limit: int | None, name: str) -> float:
     return float("inf") if limit is None else validation.count(limit, name)
 
 
-class Conversation(Sync, ConversationOperations):
+class Conversation(SyncApi, ConversationOperations):
     """The messages of an agent: `agent.conversation.append({"role": "user", "content": "Hello"})`.
 
     It is a sequence: `len`, indexing, slices and iteration; what of it is not at hand is read.
@@ -217,7 +217,7 @@ class Conversation(Sync, ConversationOperations):
         return run(self._messages.slice(None, None))[index]
 
 
-class AsyncConversation(Async, ConversationOperations):
+class AsyncConversation(AsyncApi, ConversationOperations):
     """The same for asyncio: what may have to be read is awaited, and iterated by `async for`."""
 
     def __getitem__(self, index: Any) -> Any:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from holdfast.agents.api.agent import AgentOperations
-from holdfast.agents.api.context import AsyncBlock, Block
-from holdfast.agents.definition.options import Settings
+from holdfast.agents.api.context import AsyncChangeContext, ChangeContext
+from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.backends.runtime.drivers import Async, Sync
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
 from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
 
-class KeptOperations(AgentOperations, Generic[T]):
+class AgentHandleOperations(AgentOperations, Generic[T]):
     """A plain object that is kept, and what can be done with it."""
 
     def __init__(
-        self, line: AgentLine, agent: T, spec: Spec, configuration: dict[str, Any], settings: Settings
+        self, line: AgentLine, agent: T, spec: Spec, configuration: dict[str, Any], settings: AgentOptions
     ) -> None:
         data = AgentData(configuration, state=spec.machine.initial if spec.machine is not None else "")
-        self._keeper = Keeper(line, agent, spec, data, settings)
-        self._keeper.autosave(sync=isinstance(self, Sync))
+        self._keeper = AgentPersister(line, agent, spec, data, settings)
+        self._keeper.autosave(sync=isinstance(self, SyncApi))
 
     @property
     def agent(self) -> T:
@@ -44,7 +44,7 @@ class KeptOperations(AgentOperations, Generic[T]):
             raise InvalidError("on_attach is a plain function that returns nothing", where=self.keeper.where)
 
 
-class Kept(Sync, Block, KeptOperations[T]):
+class AgentHandle(SyncApi, ChangeContext, AgentHandleOperations[T]):
     """A plain object that is kept in a `Store`::
 
     kept = store.agents.attach(Plain(), "plain-1")
@@ -54,5 +54,5 @@ class Kept(Sync, Block, KeptOperations[T]):
     """
 
 
-class AsyncKept(Async, AsyncBlock, KeptOperations[T]):
+class AsyncAgentHandle(AsyncApi, AsyncChangeContext, AgentHandleOperations[T]):
     """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""

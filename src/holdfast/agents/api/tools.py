@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.agents.definition.callbacks import called
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import DeniedError, NotFoundError
@@ -53,7 +53,7 @@ class ToolsOperations:
     has allowed is not allowed. A tool without permissions is free.
     """
 
-    def __init__(self, data: AgentData, keeper: Keeper | None = None) -> None:
+    def __init__(self, data: AgentData, keeper: AgentPersister | None = None) -> None:
         self._agent = data
         self._keeper = keeper
 
@@ -158,7 +158,7 @@ class ToolsOperations:
         finally:
             self._count(name, uses=1, error=error, taken=(clocks.perf_counter_ns() - started) / 1e9)
 
-    @operation
+    @sync_and_async
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """What a function returns that is the tool, or uses it; checked, counted and timed as in `use`. Under asyncio
         it may be a coroutine function."""
@@ -199,16 +199,16 @@ class ToolsOperations:
             yield
 
 
-class Tools(Sync, ToolsOperations):
+class Tools(SyncApi, ToolsOperations):
     """The tools of an agent: `agent.tools`."""
 
 
-class AsyncTools(Async, ToolsOperations):
+class AsyncTools(AsyncApi, ToolsOperations):
     """The same, for asyncio: `call` is awaited."""
 
 
 @contextmanager
-def changing(keeper: Keeper | None) -> Iterator[None]:
+def changing(keeper: AgentPersister | None) -> Iterator[None]:
     """A block in which what an agent carries is changed: no save sees half of it."""
     if keeper is None:
         yield

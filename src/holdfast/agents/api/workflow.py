@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.agents.api.tools import changing
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import InvalidError
 
@@ -28,7 +28,7 @@ class Workflow(MutableMapping[str, Any]):
     agent.workflow.percent  # 33.3
     """
 
-    def __init__(self, data: AgentData, keeper: Keeper | None = None) -> None:
+    def __init__(self, data: AgentData, keeper: AgentPersister | None = None) -> None:
         self._agent = data
         self._keeper = keeper
 

@@ -119,7 +119,7 @@ class AgentBuilder:
         return self._function("handle_recovery", function)
 
     def on_attach(self, function: Callable[[Any, Any], Any]) -> Self:
-        """What is given an agent and the `Kept` that it is worked with."""
+        """What is given an agent and the `AgentHandle` that it is worked with."""
         return self._function("on_attach", function)
 
     def on_start(self, function: Callable[[Any], Any]) -> Self:

@@ -35,7 +35,7 @@ class Policies(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentOptions:
     """How an agent is kept."""
 
     on_incomplete: OnIncomplete = "back"
@@ -47,7 +47,7 @@ class Settings:
     autosave: Autosave | None = None
     """When it is saved by itself."""
 
-    def changed(self, policies: Mapping[str, Any]) -> Settings:
+    def changed(self, policies: Mapping[str, Any]) -> AgentOptions:
         """The same, but for what is said here. `InvalidError` for what there is not."""
         unknown = policies.keys() - {each.name for each in fields(self)}
         if unknown:

@@ -13,7 +13,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from holdfast.agents.definition.options import Settings
+from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import check_key
@@ -60,7 +60,7 @@ class Spec:
     """The declared fields, with their defaults; `MISSING` for none."""
     configuration: tuple[str, ...] | None = None
     """The attributes that an agent is made with; None for those that its constructor has parameters for."""
-    settings: Settings = field(default_factory=Settings)
+    settings: AgentOptions = field(default_factory=AgentOptions)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """What a builder was given in place of methods, by their names; each is given the agent first."""
 
@@ -186,7 +186,7 @@ def _annotations(kind: type) -> Mapping[str, Any]:
     return inspect.get_annotations(kind)
 
 
-class Made(NamedTuple):
+class FactoryDefault(NamedTuple):
     """A default that is made for each agent: as `dataclasses.field(default_factory=list)` says it."""
 
     make: Callable[[], Any]
@@ -209,12 +209,12 @@ def _made(value: Any, factory: Any, nothing: object) -> Any:
     """The default that a field says of itself. It is set in any case: what stands in the class is the field."""
     if value is nothing:
         return MISSING
-    return Made(factory if callable(factory) else partial(copy.deepcopy, value))
+    return FactoryDefault(factory if callable(factory) else partial(copy.deepcopy, value))
 
 
 def fresh(default: Any) -> Callable[[], Any]:
     """What makes a value of an agent's own, of a default."""
-    if isinstance(default, Made):
+    if isinstance(default, FactoryDefault):
         return default.make
     # Most are empty lists and dicts, which are made sooner than copied.
     return type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default)

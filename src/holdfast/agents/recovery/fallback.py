@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.recovery_report import Recovery, tell, told
-from holdfast.agents.runtime.two_phase import Phases
+from holdfast.agents.runtime.two_phase import Lifecycle
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
-from holdfast.engine.branch_graph import Layout
-from holdfast.engine.row_format import Point
+from holdfast.engine.branch_graph import BranchGraph
+from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -22,25 +22,25 @@ _ATTEMPTS = 1000
 """How often an agent is read anew because others changed it meanwhile."""
 
 
-class Good(NamedTuple):
+class ReadableStep(NamedTuple):
     """The last step that reads well, and the ids of those after it, the newest first."""
 
-    point: Point
+    point: StepRef
     record: AgentRecord
     lost: tuple[str, ...]
 
 
-async def read_whole(line: AgentLine, point: Point) -> AgentRecord:
+async def read_whole(line: AgentLine, point: StepRef) -> AgentRecord:
     """An agent as a step left it; `CorruptError` if any of that cannot be read, be it an old message."""
     record = await line.record(point)
     await line.messages(point)
     return record
 
 
-async def last_good(line: AgentLine, newest: Point, error: CorruptError) -> Good:
+async def last_good(line: AgentLine, newest: StepRef, error: CorruptError) -> ReadableStep:
     """The last state of an agent that reads well before its newest, which does not. Raises the error if there is
     none."""
-    layout = Layout(await line.handle.engine.lines.branches(line.line))
+    layout = BranchGraph(await line.handle.engine.lines.branches(line.line))
     lost = [newest.id]
     for depth in range(newest.depth - 1, -1, -1):
         try:
@@ -48,13 +48,13 @@ async def last_good(line: AgentLine, newest: Point, error: CorruptError) -> Good
         except NotFoundError:
             continue  # it was pruned
         try:
-            return Good(point, await read_whole(line, point), tuple(lost))
+            return ReadableStep(point, await read_whole(line, point), tuple(lost))
         except CorruptError:
             lost.append(point.id)
     raise error
 
 
-async def _fall_back(keeper: Keeper, newest: Point, error: CorruptError) -> AgentRecord | None:
+async def _fall_back(keeper: AgentPersister, newest: StepRef, error: CorruptError) -> AgentRecord | None:
     """Have an agent take on the last state that reads well, and save it as the newest. None if another was first."""
     line = keeper.line
     permit = await line.allow("write")
@@ -71,7 +71,7 @@ async def _fall_back(keeper: Keeper, newest: Point, error: CorruptError) -> Agen
     return record
 
 
-async def reload(keeper: Keeper) -> AgentRecord | None:
+async def reload(keeper: AgentPersister) -> AgentRecord | None:
     """Have an agent take on what was saved last, if anything was. Where that is damaged, it is as was agreed: an error,
     or the last state that reads well."""
     line, last_good = keeper.line, keeper.settings.on_corrupt == "last-good"
@@ -96,7 +96,7 @@ async def reload(keeper: Keeper) -> AgentRecord | None:
     raise ConflictError("the agent changes all the time", where=keeper.where, hint="Try again", code="agent-conflict")
 
 
-async def renew(phases: Phases, *, always: bool = False) -> None:
+async def renew(phases: Lifecycle, *, always: bool = False) -> None:
     """Have an agent take on what was saved last, if this object does not know of it; or always."""
     keeper = phases.keeper
     await phases.settle()

@@ -10,7 +10,7 @@ from holdfast.agents.runtime.placeholder import Revive, inert
 from holdfast.agents.runtime.recovery_report import Recovery, kind_of, told
 from holdfast.agents.runtime.two_phase import status_of
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import PENDING, AgentRecord, Pending, Standing
+from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.agents.transfer.recovery import recover_transfer
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
@@ -51,21 +51,21 @@ async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revi
     return recovery
 
 
-def _moved(line: AgentLine, standing: Standing) -> Delta:
+def _moved(line: AgentLine, standing: AgentPosition) -> Delta:
     packed = pack_state(line.handle.codec, {"status": standing.status, "state": standing.state})
     return Delta({unpack_name(name): Set(flatten(value)) for name, value in packed.items()}, [PENDING])
 
 
-def _by_hand(record: AgentRecord, pending: Pending, how: str) -> Standing:
-    standing = Standing(record.status, record.state, pending)
+def _by_hand(record: AgentRecord, pending: PendingChange, how: str) -> AgentPosition:
+    standing = AgentPosition(record.status, record.state, pending)
     if how == "back":
         return taken_back(standing, pending, live=True)
     if pending.kind == "lifecycle":
-        return Standing(status_of(pending.target), record.state)
-    return Standing(record.status, pending.target)
+        return AgentPosition(status_of(pending.target), record.state)
+    return AgentPosition(record.status, pending.target)
 
 
-def _changed(line: AgentLine, pending: Pending, how: str) -> Event:
+def _changed(line: AgentLine, pending: PendingChange, how: str) -> Event:
     """The row that tells what became of the change itself."""
     detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
     detail |= {"error": TAKEN_BACK} if how == "back" else {"unrun": True}
@@ -76,7 +76,7 @@ def _changed(line: AgentLine, pending: Pending, how: str) -> Event:
 
 
 async def _transfer_by_hand(
-    line: AgentLine, record: AgentRecord, pending: Pending, how: Literal["back", "forward"], revive: Revive
+    line: AgentLine, record: AgentRecord, pending: PendingChange, how: Literal["back", "forward"], revive: Revive
 ) -> Recovery:
     resolved, ran = await recover_transfer(await inert(line), how, revive)
     since = pending.time

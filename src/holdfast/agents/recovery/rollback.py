@@ -8,21 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.agents.recovery.fallback import read_whole
-from holdfast.agents.runtime.two_phase import Phases, incomplete
+from holdfast.agents.runtime.two_phase import Lifecycle, incomplete
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import PENDING, AgentRecord, Standing
-from holdfast.agents.storage.transition_log import ROLLBACK, Changed, Pages, opened
+from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord
+from holdfast.agents.storage.transition_log import ROLLBACK, TransitionPages, TransitionRecord, opened
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.packed_state import pack_name, pack_state
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import CorruptError, NotFoundError
 
 _PAGE = 256
 
 
-async def roll_back(phases: Phases, to: str | int) -> None:
+async def roll_back(phases: Lifecycle, to: str | int) -> None:
     """Make a live agent what it was. What was not saved of it is gone."""
     async with phases.exclusive("the rollback"):
         await phases.nothing_pending()
@@ -36,8 +36,8 @@ async def rollback(
     line: AgentLine,
     to: str | int,
     fits: Callable[[str, Mapping[str, Any]], None] | None = None,
-    newest: Point | None = None,
-) -> Point:
+    newest: StepRef | None = None,
+) -> StepRef:
     """Make an agent what it was: as a version, at a checkpoint (by its id), or when it was last in a state (by its
     name). A new step is appended; nothing is rewritten, and the rollback can be rolled back.
 
@@ -63,21 +63,21 @@ async def rollback(
     source, status = ("", old.status) if now is None else (now.state, now.status)
     detail = line.handle.codec.pack({"from": source, "to": state, "data": went})
     event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
-    standing = Standing(status, state)
+    standing = AgentPosition(status, state)
     return await become(line, point, newest, standing, ROLLBACK, [event], permit, passing=now is None)
 
 
 async def become(
     line: AgentLine,
-    old: Point,
-    newest: Point,
-    standing: Standing,
+    old: StepRef,
+    newest: StepRef,
+    standing: AgentPosition,
     kind: str,
     events: Sequence[Event],
     permit: Permit,
     *,
     passing: bool = False,
-) -> Point:
+) -> StepRef:
     """Append a step whose channels are those of an older one, but for where the agent stands. It follows the newest;
     or the older one, if the newest is to be passed over."""
     record = await line.record(old)
@@ -90,13 +90,13 @@ async def become(
     return made
 
 
-def notes(line: AgentLine, record: AgentRecord, standing: Standing) -> dict[str, Any]:
+def notes(line: AgentLine, record: AgentRecord, standing: AgentPosition) -> dict[str, Any]:
     """What a step says of an agent that is as a record says, but stands elsewhere, in the middle of nothing."""
     standing = standing._replace(pending=None)
     return line.about(record.kind, standing, record.messages, line.handle.codec.pack(dict(record.metadata)))
 
 
-async def beginning(line: AgentLine, newest: Point, kind: str) -> Point:
+async def beginning(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
     """The last step of a kind, of those before the newest on its branch; the newest, if there is none."""
     last = newest
     while True:
@@ -109,15 +109,15 @@ async def beginning(line: AgentLine, newest: Point, kind: str) -> Point:
         last = last._replace(seq=points[-1].seq - 1)
 
 
-async def _point(line: AgentLine, to: str | int) -> tuple[Point, str]:
+async def _point(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     """The step that is meant; and the state, where one is."""
     if isinstance(to, int):
         return await line.point(to), ""
     lines = line.handle.engine.lines
     row = await lines.existing(line.line, to, None)
     if row is not None:
-        return Point.of(row), ""
-    pages = Pages(line, oldest_first=False, size=_PAGE)
+        return StepRef.of(row), ""
+    pages = TransitionPages(line, oldest_first=False, size=_PAGE)
     while rows := await pages.next():
         for found in rows:
             if found.columns[1] == "transition" and found.columns[5] == "ok":
@@ -131,7 +131,7 @@ async def _point(line: AgentLine, to: str | int) -> tuple[Point, str]:
     )
 
 
-async def _left(line: AgentLine, change: Changed) -> Point:
+async def _left(line: AgentLine, change: TransitionRecord) -> StepRef:
     """The last step in a state, of the transition out of it: with what was changed in that state, and without what the
     action changed."""
     lines = line.handle.engine.lines

@@ -10,15 +10,23 @@ from holdfast.agents.recovery.fallback import renew
 from holdfast.agents.recovery.rollback import become, beginning
 from holdfast.agents.runtime.placeholder import Revive
 from holdfast.agents.runtime.recovery_report import Recovery, kind_of, tell, told
-from holdfast.agents.runtime.two_phase import LIFECYCLE, Change, Done, Phases, incomplete, status_of, way_of
-from holdfast.agents.storage.record import Pending, Standing, Status
+from holdfast.agents.runtime.two_phase import (
+    LIFECYCLE,
+    Lifecycle,
+    TwoPhaseChange,
+    UnsavedResult,
+    incomplete,
+    status_of,
+    way_of,
+)
+from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.agents.transfer.recovery import recover_transfer
 from holdfast.engine import trace_context
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
 
 
-async def start(phases: Phases, revive: Revive) -> None:
+async def start(phases: Lifecycle, revive: Revive) -> None:
     """Start an agent, as it was saved last; what is found half-done is resolved first."""
     async with phases.exclusive("the start"):
         await renew(phases)
@@ -27,7 +35,7 @@ async def start(phases: Phases, revive: Revive) -> None:
             await phases.live("start", also=bool(found))
 
 
-async def resume(phases: Phases, revive: Revive) -> None:
+async def resume(phases: Lifecycle, revive: Revive) -> None:
     """Have an agent go on where it was paused; also in another process."""
     async with phases.exclusive("the resumption"):
         await renew(phases)
@@ -36,13 +44,13 @@ async def resume(phases: Phases, revive: Revive) -> None:
             await phases.live("resume")
 
 
-async def recover(phases: Phases, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
+async def recover(phases: Lifecycle, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
     """Resolve what was interrupted: as the policy says, or as the caller does."""
     async with phases.exclusive("the recovery"):
         return await _recover(phases, revive, how)
 
 
-async def _recover(phases: Phases, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
+async def _recover(phases: Lifecycle, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
     """An empty list if nothing is half-done."""
     if how not in (None, *POLICIES):
         raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
@@ -57,7 +65,7 @@ async def _recover(phases: Phases, revive: Revive, how: OnIncomplete | None = No
         return [await _resolved(phases, pending, revive, how)]
 
 
-async def _finished(phases: Phases, done: Done) -> Recovery:
+async def _finished(phases: Lifecycle, done: UnsavedResult) -> Recovery:
     """The action was done by this very object, and only that it was could not be saved."""
     keeper = phases.keeper
     recovery = _found(phases, done.change.pending, "forward", ran=True)
@@ -71,7 +79,7 @@ async def _finished(phases: Phases, done: Done) -> Recovery:
     return recovery
 
 
-async def _crashed(phases: Phases) -> list[Recovery]:
+async def _crashed(phases: Lifecycle) -> list[Recovery]:
     """The record may say that the agent runs, which it did in another life."""
     keeper = phases.keeper
     if phases.ours or keeper.point is None or keeper.data.status in _AT_REST:
@@ -84,7 +92,7 @@ async def _crashed(phases: Phases) -> list[Recovery]:
     return [recovery]
 
 
-async def _resolved(phases: Phases, pending: Pending, revive: Revive, how: OnIncomplete | None) -> Recovery:
+async def _resolved(phases: Lifecycle, pending: PendingChange, revive: Revive, how: OnIncomplete | None) -> Recovery:
     keeper = phases.keeper
     # What the action has changed so far was never saved, and does not count. A transfer has none.
     await renew(phases, always=pending.kind != "transfer")
@@ -122,7 +130,7 @@ async def _resolved(phases: Phases, pending: Pending, revive: Revive, how: OnInc
     return recovery
 
 
-async def _forward(phases: Phases, pending: Pending) -> Recovery:
+async def _forward(phases: Lifecycle, pending: PendingChange) -> Recovery:
     """Do the action again, and finish it."""
     keeper, started = phases.keeper, clocks.perf_counter_ns()
     way = _way(phases, pending)
@@ -132,7 +140,7 @@ async def _forward(phases: Phases, pending: Pending) -> Recovery:
             phases.where,
             f"The machine knows it no more. Resolve it: store.agents.resolve({keeper.line.id!r}, 'back' or 'forward')",
         )
-    change: Change = (phases.transiting if pending.kind == "transition" else phases.living)(way, pending)
+    change: TwoPhaseChange = (phases.transiting if pending.kind == "transition" else phases.living)(way, pending)
     if pending.kind == "transition" and not phases.ours:
         change = _at_rest(change)
     recovery, failed = (_found(phases, pending, each, ran=True) for each in ("forward", "back"))
@@ -142,13 +150,13 @@ async def _forward(phases: Phases, pending: Pending) -> Recovery:
         if keeper.data.pending is None:  # that it failed again is saved
             phases.recoveries.append(failed)
         raise
-    await phases.finish(Done(change, started, ""), [told(keeper.line, recovery)])
+    await phases.finish(UnsavedResult(change, started, ""), [told(keeper.line, recovery)])
     phases.ours = phases.ours or pending.kind == "lifecycle"
     await tell(phases, recovery)
     return recovery
 
 
-async def _transfer(phases: Phases, pending: Pending, revive: Revive, how: OnIncomplete) -> Recovery:
+async def _transfer(phases: Lifecycle, pending: PendingChange, revive: Revive, how: OnIncomplete) -> Recovery:
     found = _found(phases, pending, "none")
     resolved, ran = await recover_transfer(phases.keeper, "forward" if how == "forward" else "back", revive)
     recovery = Recovery(found.agent, "transfer", resolved, found.time, found.since, found.version, pending, ran)
@@ -156,17 +164,19 @@ async def _transfer(phases: Phases, pending: Pending, revive: Revive, how: OnInc
     return recovery
 
 
-def _found(phases: Phases, pending: Pending, how: Literal["back", "forward", "none"], *, ran: bool = False) -> Recovery:
+def _found(
+    phases: Lifecycle, pending: PendingChange, how: Literal["back", "forward", "none"], *, ran: bool = False
+) -> Recovery:
     keeper = phases.keeper
     return Recovery(keeper.line.id, kind_of(pending), how, keeper.now(), pending.time, keeper.version, pending, ran)
 
 
-def _policy(phases: Phases, pending: Pending) -> OnIncomplete:
+def _policy(phases: Lifecycle, pending: PendingChange) -> OnIncomplete:
     way = _way(phases, pending) if pending.kind == "transition" else None
     return (None if way is None else way.on_incomplete) or phases.keeper.settings.on_incomplete
 
 
-def _way(phases: Phases, pending: Pending) -> Transition | None:
+def _way(phases: Lifecycle, pending: PendingChange) -> Transition | None:
     """The transition that was under way, if it is still declared."""
     if pending.kind == "lifecycle":
         # A start after a recovery goes from whichever status that left.
@@ -175,12 +185,12 @@ def _way(phases: Phases, pending: Pending) -> Transition | None:
     return None if machine is None else way_of(machine, pending)
 
 
-def _at_rest(change: Change) -> Change:
+def _at_rest(change: TwoPhaseChange) -> TwoPhaseChange:
     """The same, of an agent that nobody runs any more."""
     return change._replace(after=_rested(change.after), failed=_rested(change.failed))
 
 
-def taken_back(standing: Standing, pending: Pending, *, live: bool) -> Standing:
+def taken_back(standing: AgentPosition, pending: PendingChange, *, live: bool) -> AgentPosition:
     """Where an agent stands after something was taken back."""
     if pending.kind == "lifecycle":
         standing = standing._replace(status=status_of(pending.source))
@@ -189,7 +199,7 @@ def taken_back(standing: Standing, pending: Pending, *, live: bool) -> Standing:
     return standing._replace(pending=None) if live else _rested(standing._replace(pending=None))
 
 
-def _rested(standing: Standing) -> Standing:
+def _rested(standing: AgentPosition) -> AgentPosition:
     return standing if standing.status in _AT_REST else standing._replace(status="stopped")
 
 

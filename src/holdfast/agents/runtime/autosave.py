@@ -17,17 +17,17 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.dirty_tracker import Watch
-from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, Figures, StoreMetrics, summed
-from holdfast.agents.runtime.save_queue import Lane
+from holdfast.agents.runtime.dirty_tracker import DirtyTracker
+from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, summed
+from holdfast.agents.runtime.save_queue import SaveQueue
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
-from holdfast.hooks.breaker import Breaker
+from holdfast.hooks.breaker import HookBreaker
 
 if TYPE_CHECKING:
-    from holdfast.agents.runtime.persister import Keeper
+    from holdfast.agents.runtime.persister import AgentPersister
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -38,16 +38,16 @@ _STATES: dict[str, BreakerState] = {"on": "closed", "off": "open", "trying": "tr
 _making = threading.Lock()
 
 
-class Saver:
+class AutosaveWorker:
     """The background of one store's agents."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.figures = Figures()
+        self.figures = SaveStatistics()
         """Of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
         """New agents of which it is not known whether they were saved; by what was asked for."""
-        self._breakers: dict[tuple[int, float, float], Breaker] = {}
+        self._breakers: dict[tuple[int, float, float], HookBreaker] = {}
         self._closed = False
         self.renew_locks()
         renew_after_fork(self)
@@ -56,13 +56,13 @@ class Saver:
         weakref.finalize(self, atexit.unregister, self._at_exit).atexit = False
 
     @staticmethod
-    def of(engine: Engine) -> Saver:
+    def of(engine: Engine) -> AutosaveWorker:
         """That of a store."""
-        found: Saver | None = engine.agents
+        found: AutosaveWorker | None = engine.agents
         if found is None:
             with _making:
                 if engine.agents is None:
-                    engine.agents = Saver()
+                    engine.agents = AutosaveWorker()
                 found = engine.agents
         return found
 
@@ -70,44 +70,44 @@ class Saver:
         """For a forked child: agents that it has from its parent are the parent's to save, until it changes them."""
         keepers = list(getattr(self, "_keepers", ()))
         self._lock = threading.Lock()
-        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet(keepers)
-        self._thread = Lane(self.clock)
-        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+        self._keepers: weakref.WeakSet[AgentPersister] = weakref.WeakSet(keepers)
+        self._thread = SaveQueue(self.clock)
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SaveQueue] = weakref.WeakKeyDictionary()
         self.figures.renew_locks()
         for breaker in self._breakers.values():
             breaker.renew_locks()
         for keeper in keepers:
             keeper.renew_locks()
 
-    def breaker(self, settings: Autosave) -> Breaker:
+    def breaker(self, settings: Autosave) -> HookBreaker:
         """The breaker of all agents that have the same settings for it."""
         key = (settings.failures, settings.rest, settings.longest_rest)
         with self._lock:
             if key not in self._breakers:
                 rest, longest = (int(seconds * 1e9) for seconds in key[1:])
-                self._breakers[key] = Breaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
+                self._breakers[key] = HookBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
             return self._breakers[key]
 
-    def joined(self, keeper: Keeper) -> None:
+    def joined(self, keeper: AgentPersister) -> None:
         """An agent of the store came to life."""
         with self._lock:
             self._keepers.add(keeper)
 
     # Of watches -----------------------------------------------------------------------------------------------
 
-    def put(self, watch: Watch, at: float) -> None:
+    def put(self, watch: DirtyTracker, at: float) -> None:
         """Look at an agent at that time."""
         lane = self._lane(watch)
         if lane is not None and at < inf:
             lane.put(watch, at)
 
-    def hurry(self, watch: Watch) -> None:
+    def hurry(self, watch: DirtyTracker) -> None:
         """Look at an agent now."""
         lane = self._lane(watch)
         if lane is not None:
             lane.hurry(watch)
 
-    def settled(self, watch: Watch) -> None:
+    def settled(self, watch: DirtyTracker) -> None:
         """A save of an agent has ended: see when the next one is due."""
         lane = self._lane(watch)
         if lane is not None:
@@ -122,7 +122,7 @@ class Saver:
         for lane in lanes:
             lane.retry()
 
-    def _lane(self, watch: Watch) -> Lane | None:
+    def _lane(self, watch: DirtyTracker) -> SaveQueue | None:
         """The one that an agent is saved in: of a thread, or of the event loop that runs. None if there is none."""
         if self._closed:
             return None
@@ -135,14 +135,14 @@ class Saver:
         with self._lock:
             lane = self._lanes.get(loop)
             if lane is None:
-                lane = self._lanes[loop] = Lane(self.clock, loop)
+                lane = self._lanes[loop] = SaveQueue(self.clock, loop)
         if watch.lane is not lane:
             watch.lane, watch.queued, watch.saving = lane, inf, False
         return lane
 
     # Of the store ---------------------------------------------------------------------------------------------
 
-    def keepers(self) -> list[Keeper]:
+    def keepers(self) -> list[AgentPersister]:
         """Those of the agents that there are."""
         with self._lock:
             return list(self._keepers)
@@ -160,7 +160,7 @@ class Saver:
         oldest = max((each.oldest for each in agents.values()), default=0.0)
         return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
 
-    async def flush(self, watches: Sequence[Watch]) -> None:
+    async def flush(self, watches: Sequence[DirtyTracker]) -> None:
         """Save what is unsaved of agents; where the store cannot be used, of no more than are tried until then."""
         for number, watch in enumerate(watches):
             keeper = watch.keeper
@@ -194,18 +194,18 @@ class Saver:
         else:
             run(self.flush(watches))
 
-    def _unsaved(self) -> list[Watch]:
+    def _unsaved(self) -> list[DirtyTracker]:
         """What may have something to save."""
         return [each.watch for each in self.keepers() if each.watch is not None and each.watch.wants]
 
 
-def _tell_of(watches: Sequence[Watch], why: str) -> None:
+def _tell_of(watches: Sequence[DirtyTracker], why: str) -> None:
     lost = [watch.keeper.line.id for watch in watches if watch.unsaved]
     if lost:
         _log.error("%d agents have changes that are not saved: %s: %s", len(lost), ", ".join(lost[:20]), why)
 
 
-def _flushing(saver: weakref.ref[Saver]) -> Callable[[], None]:
+def _flushing(saver: weakref.ref[AutosaveWorker]) -> Callable[[], None]:
     def flush() -> None:
         found = saver()
         if found is not None:
@@ -214,7 +214,7 @@ def _flushing(saver: weakref.ref[Saver]) -> Callable[[], None]:
     return flush
 
 
-def metrics_of(keeper: Keeper) -> AgentMetrics:
+def metrics_of(keeper: AgentPersister) -> AgentMetrics:
     """How the saving of one agent goes."""
     counts, buckets = keeper.figures.shown()
     watch, error = keeper.watch, keeper.error

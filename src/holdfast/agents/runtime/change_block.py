@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import arun
 
 if TYPE_CHECKING:
-    from holdfast.agents.runtime.persister import Keeper
+    from holdfast.agents.runtime.persister import AgentPersister
 
 
 @contextmanager
-def undisturbed(keeper: Keeper) -> Iterator[None]:
+def undisturbed(keeper: AgentPersister) -> Iterator[None]:
     """Nothing of an agent is saved in the background during this block."""
     with keeper.lock:
         keeper.held += 1
@@ -28,10 +28,10 @@ def undisturbed(keeper: Keeper) -> Iterator[None]:
             keeper.watch.freed()
 
 
-class Changing:
+class ChangeBlock:
     """A block in which things are changed that belong together: see `agent.changing`."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: AgentPersister) -> None:
         self._keeper = keeper
 
     def __enter__(self) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.agents.runtime.message_buffer import Messages, Said
+from holdfast.agents.runtime.message_buffer import MessageBuffer, UnsavedMessages
 from holdfast.agents.storage.agent_line import Delta
-from holdfast.agents.storage.record import Pending, Standing, Status
-from holdfast.engine.append import Saving
+from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
+from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.model.packed_state import Packed
 
@@ -24,31 +24,31 @@ class AgentData:
     tools: dict[str, Any] = field(default_factory=dict)
     workflow: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
-    conversation: Messages = field(default_factory=Messages)
+    conversation: MessageBuffer = field(default_factory=MessageBuffer)
     status: Status = "created"
     state: str = ""
     created: datetime | None = None
-    pending: Pending | None = None
+    pending: PendingChange | None = None
     carried: dict[str, Any] = field(default_factory=dict)
     """Fields that were saved, and that the class does not declare any more. They stay with it."""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> AgentPosition:
         """Where the agent is."""
-        return Standing(self.status, self.state, self.pending)
+        return AgentPosition(self.status, self.state, self.pending)
 
     @standing.setter
-    def standing(self, standing: Standing) -> None:
+    def standing(self, standing: AgentPosition) -> None:
         self.status, self.state, self.pending = standing
 
 
-class Taken(NamedTuple):
+class CapturedState(NamedTuple):
     """An agent's state at one moment: what is to be saved of it, and what that makes of what was saved."""
 
     delta: Delta
     packed: dict[bytes, Packed]
-    said: Said
-    standing: Standing
+    said: UnsavedMessages
+    standing: AgentPosition
     mark: int = 0
     """How many changes were counted when it was taken."""
 
@@ -56,8 +56,8 @@ class Taken(NamedTuple):
 class Attempt(NamedTuple):
     """A step that is about to be made, or of which it is not known whether it was."""
 
-    saving: Saving
-    taken: Taken
+    saving: AppendRequest
+    taken: CapturedState
     events: Sequence[Event] = ()
     redo: Callable[[], bool] | None = None
     """Where it is one of several that are made together, and was taken back in memory because it was not known whether

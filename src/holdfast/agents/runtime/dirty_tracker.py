@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError, UnsupportedError
-from holdfast.hooks.breaker import Breaker
+from holdfast.hooks.breaker import HookBreaker
 
 if TYPE_CHECKING:
     from holdfast.agents.definition.autosave import Autosave
-    from holdfast.agents.runtime.autosave import Saver
-    from holdfast.agents.runtime.data import Taken
-    from holdfast.agents.runtime.persister import Keeper
-    from holdfast.agents.runtime.save_queue import Lane
+    from holdfast.agents.runtime.autosave import AutosaveWorker
+    from holdfast.agents.runtime.data import CapturedState
+    from holdfast.agents.runtime.persister import AgentPersister
+    from holdfast.agents.runtime.save_queue import SaveQueue
 
 
 _PATIENCE = 5
@@ -36,19 +36,19 @@ _RESTING = ("paused", "stopped", "failed")
 """An agent of these statuses is looked at only if it says that it changed."""
 
 
-class Busy(Exception):
+class AgentBusy(Exception):
     """An agent is in the middle of something: its state is not to be taken in the background now."""
 
 
-class Watch:
+class DirtyTracker:
     """Counts what changed of one agent, and knows when it is due to be saved."""
 
-    def __init__(self, keeper: Keeper, settings: Autosave, saver: Saver, *, sync: bool) -> None:
+    def __init__(self, keeper: AgentPersister, settings: Autosave, saver: AutosaveWorker, *, sync: bool) -> None:
         self.keeper = keeper
         self.settings = settings
         self.sync = sync
         """Whether it is an agent of a `Store`."""
-        self.breaker: Breaker = saver.breaker(settings)
+        self.breaker: HookBreaker = saver.breaker(settings)
         self.counted = 0
         """Changes so far."""
         self.halted: Exception | None = None
@@ -59,7 +59,7 @@ class Watch:
         """When the lane looks at it next."""
         self.saving = False
         """It is being saved in the background."""
-        self.lane: Lane | None = None
+        self.lane: SaveQueue | None = None
         """The one of the event loop that it was in last."""
         self.wanted = False
         """It is due, and could not be saved because the agent was in the middle of something."""
@@ -167,20 +167,20 @@ class Watch:
         self._saver.settled(self)
         return new
 
-    def take(self) -> Taken:
-        """The agent's state, taken in the background: raises `Busy` rather than to wait for the agent."""
+    def take(self) -> CapturedState:
+        """The agent's state, taken in the background: raises `AgentBusy` rather than to wait for the agent."""
         keeper = self.keeper
         if not keeper.lock.acquire(blocking=False):
-            raise Busy
+            raise AgentBusy
         try:
             if keeper.held:
-                raise Busy
+                raise AgentBusy
             taken = keeper.take()
             self.want(False)
             return taken
         except Exception as error:
             if self._is_torn(error):
-                raise Busy from error
+                raise AgentBusy from error
             raise
         finally:
             keeper.lock.release()
@@ -261,12 +261,12 @@ class Watch:
         self._saved, self._since, self._inherited = self.counted, math.inf, True
 
 
-class Tally:
+class SaveTimer:
     """One save of an agent, counted as it ends."""
 
     __slots__ = ("_done", "_keeper", "_started")
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: AgentPersister) -> None:
         self._keeper = keeper
 
     def __enter__(self) -> None:
@@ -277,7 +277,7 @@ class Tally:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         keeper, seconds = self._keeper, time.perf_counter() - self._started
         keeper.committer = 0
-        if isinstance(error, Busy):
+        if isinstance(error, AgentBusy):
             return
         figures, again, keeper.error = keeper.figures, keeper.error is not None, error
         if error is not None:

@@ -13,7 +13,7 @@ from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
 
-class Turns:
+class FairLock:
     """A lock that threads and tasks of event loops can wait for alike."""
 
     def __init__(self) -> None:

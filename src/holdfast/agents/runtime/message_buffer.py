@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.codec import Inert, default_codec
+from holdfast.codec import OpaqueValue, default_codec
 from holdfast.engine.projection.rendering import ROLES, messages
 from holdfast.errors import ConflictError
 
@@ -24,7 +24,7 @@ _PAGE = 256
 _PER_TOKEN, _PER_MESSAGE = 4, 4
 
 
-class Said(NamedTuple):
+class UnsavedMessages(NamedTuple):
     """What there is to save of a conversation."""
 
     kept: int
@@ -39,7 +39,7 @@ class Said(NamedTuple):
     """Packed messages of another agent that come after those."""
 
 
-class Messages:
+class MessageBuffer:
     """Messages in their order: dicts, strings, LangChain messages, whatever the codec knows.
 
     A message that was added is not changed any more: what of a change reaches the store depends on when it is saved.
@@ -59,7 +59,7 @@ class Messages:
         self._saved = 0
         self._rewritten = False
         self._epoch = 0
-        self._handed: Handed | None = None
+        self._handed: MessageHandover | None = None
         self._tokens = sum(map(self.counter, self._here))
 
     def __len__(self) -> int:
@@ -160,20 +160,20 @@ class Messages:
 
     # For who saves them ---------------------------------------------------------------------------------------
 
-    def unsaved(self) -> Said:
+    def unsaved(self) -> UnsavedMessages:
         """What there is to save."""
         with self._lock:
             kept = 0 if self._rewritten else self._saved
             handed, added = self._handed, self._here[kept - self._before :]
             if handed is None:
-                return Said(kept, added, self._rewritten, self._epoch, len(self), self._tokens)
+                return UnsavedMessages(kept, added, self._rewritten, self._epoch, len(self), self._tokens)
             added = added[: handed.end - kept]
             if handed.given is None:
-                return Said(0, (), True, self._epoch, 0, 0)
+                return UnsavedMessages(0, (), True, self._epoch, 0, 0)
             count, tokens = handed.end + len(handed.given), handed.tokens + handed.more
-            return Said(kept, added, self._rewritten, self._epoch, count, tokens, handed.given)
+            return UnsavedMessages(kept, added, self._rewritten, self._epoch, count, tokens, handed.given)
 
-    def saved(self, said: Said) -> None:
+    def saved(self, said: UnsavedMessages) -> None:
         """That was saved."""
         with self._lock:
             if self._epoch != said.epoch:
@@ -201,27 +201,27 @@ class Messages:
             self._here, self._before, self._saved, self._read = new, count, count, read
             self._epoch += 1
 
-    def leave(self) -> Said:
+    def leave(self) -> UnsavedMessages:
         """The next step is to hand them to another agent. Returns what they are: as many as are saved, and those that
         are not. What is added from now on stays here; until `stay` they are not rewritten."""
         said = self.unsaved()
         with self._lock:
-            self._handed = Handed(said.length, said.tokens, None, 0, self._epoch)
+            self._handed = MessageHandover(said.length, said.tokens, None, 0, self._epoch)
         return said
 
     def receive(self, given: Sequence[bytes], tokens: int, read: Read) -> None:
         """The next step is to add what another agent hands over."""
         with self._lock:
             self._read = read
-            self._handed = Handed(len(self), self._tokens, given, tokens, self._epoch)
+            self._handed = MessageHandover(len(self), self._tokens, given, tokens, self._epoch)
 
-    def stay(self) -> Handed | None:
+    def stay(self) -> MessageHandover | None:
         """Nothing is handed over. Returns what was to be."""
         with self._lock:
             handed, self._handed = self._handed, None
             return handed
 
-    def hand(self, handed: Handed) -> bool:
+    def hand(self, handed: MessageHandover) -> bool:
         """It was handed over after all: the next that is told to be saved is that. False if they were rewritten."""
         with self._lock:
             if handed.epoch != self._epoch:
@@ -230,7 +230,7 @@ class Messages:
             return True
 
 
-class Handed(NamedTuple):
+class MessageHandover(NamedTuple):
     """What a step is to do that hands messages over."""
 
     end: int
@@ -252,7 +252,7 @@ def text_of(message: Any) -> str:
     """What a message says."""
     if isinstance(message, str):
         return message
-    if isinstance(message, Inert):
+    if isinstance(message, OpaqueValue):
         found = messages("messages", [default_codec.pack(message)])
         return found[0].content if found else ""
     content = message.get("content") if isinstance(message, Mapping) else getattr(message, "content", None)
@@ -266,7 +266,7 @@ def text_of(message: Any) -> str:
 
 def role_of(message: Any) -> str:
     """Who says it; empty if it does not tell. One name for each: what LangChain calls human is a user."""
-    if isinstance(message, Inert):
+    if isinstance(message, OpaqueValue):
         found = messages("messages", [default_codec.pack(message)])
         return found[0].role if found else ""
     for name in ("role", "type"):

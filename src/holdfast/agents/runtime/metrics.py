@@ -17,7 +17,7 @@ BreakerState: TypeAlias = Literal["closed", "open", "trying"]
 
 
 @dataclass(slots=True)
-class Counts:
+class SaveCounts:
     """What is counted. All of it only grows."""
 
     done: int = 0
@@ -65,7 +65,7 @@ class AgentMetrics:
 
     id: str
     version: int
-    counts: Counts
+    counts: SaveCounts
     buckets: Mapping[float, int]
     """How many saves took at most so many seconds; as in Prometheus, they add up."""
     unsaved: int
@@ -88,7 +88,7 @@ class AgentMetrics:
 class StoreMetrics:
     """The saving of all agents that a program had of a store, also of those that it has no more."""
 
-    counts: Counts
+    counts: SaveCounts
     buckets: Mapping[float, int]
     agents: Mapping[str, AgentMetrics]
     """Those that there are now, by id."""
@@ -143,17 +143,17 @@ def _bound(bound: float) -> str:
 
 
 @dataclass(slots=True)
-class Figures:
+class SaveStatistics:
     """Figures that are being counted: those of an agent count towards those of its store."""
 
-    store: Figures | None = None
-    counts: Counts = field(default_factory=Counts)
+    store: SaveStatistics | None = None
+    counts: SaveCounts = field(default_factory=SaveCounts)
     classes: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     lock: Lock = field(default_factory=Lock)
 
     def add(self, **more: int) -> None:
-        """Count something, by the names of `Counts`."""
-        figures: Figures | None = self
+        """Count something, by the names of `SaveCounts`."""
+        figures: SaveStatistics | None = self
         while figures is not None:
             with figures.lock:
                 for name, count in more.items():
@@ -172,7 +172,7 @@ class Figures:
 
     def took(self, seconds: float) -> None:
         """A save that made a step took so long."""
-        figures: Figures | None = self
+        figures: SaveStatistics | None = self
         while figures is not None:
             with figures.lock:
                 counts = figures.counts
@@ -181,10 +181,10 @@ class Figures:
                 figures.classes[bisect_left(BOUNDS, seconds)] += 1
             figures = figures.store
 
-    def shown(self) -> tuple[Counts, dict[float, int]]:
+    def shown(self) -> tuple[SaveCounts, dict[float, int]]:
         """The figures as they are, and the buckets."""
         with self.lock:
-            counts = Counts(**{each.name: getattr(self.counts, each.name) for each in fields(Counts)})
+            counts = SaveCounts(**{each.name: getattr(self.counts, each.name) for each in fields(SaveCounts)})
             classes = list(self.classes)
         buckets, so_far = {}, 0
         for bound, count in zip((*BOUNDS, float("inf")), classes, strict=True):
@@ -197,12 +197,12 @@ class Figures:
         self.lock = Lock()
 
 
-def summed(several: Iterable[Figures]) -> Figures:
+def summed(several: Iterable[SaveStatistics]) -> SaveStatistics:
     """The figures of several agents together."""
-    total = Figures()
+    total = SaveStatistics()
     for figures in several:
         with figures.lock:
-            for each in fields(Counts):
+            for each in fields(SaveCounts):
                 mine, its = getattr(total.counts, each.name), getattr(figures.counts, each.name)
                 setattr(total.counts, each.name, max(mine, its) if each.name == "worst" else mine + its)
             total.classes = [mine + its for mine, its in zip(total.classes, figures.classes, strict=True)]

@@ -13,18 +13,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.agents.definition.options import Settings
+from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
-from holdfast.agents.runtime.autosave import Saver, metrics_of
-from holdfast.agents.runtime.data import AgentData, Attempt, Taken
-from holdfast.agents.runtime.dirty_tracker import Tally, Watch
-from holdfast.agents.runtime.fair_lock import Turns
-from holdfast.agents.runtime.message_buffer import Said
-from holdfast.agents.runtime.metrics import AgentMetrics, Figures
-from holdfast.agents.runtime.two_phase import Phases
+from holdfast.agents.runtime.autosave import AutosaveWorker, metrics_of
+from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState
+from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
+from holdfast.agents.runtime.fair_lock import FairLock
+from holdfast.agents.runtime.message_buffer import UnsavedMessages
+from holdfast.agents.runtime.metrics import AgentMetrics, SaveStatistics
+from holdfast.agents.runtime.two_phase import Lifecycle
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolved
-from holdfast.agents.storage.record import PENDING, AgentRecord, Pending, Standing
+from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.engine import trace_context, validation
 from holdfast.engine.events import Event
@@ -35,10 +35,10 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.engine.rng import chance
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
-from holdfast.hooks.feature_hooks import Calling, calling
+from holdfast.hooks.feature_hooks import FeatureHooks, calling
 
 _ATTEMPTS = 1000
 """How often a save is made anew because others were first. Each time, somebody else got through."""
@@ -51,30 +51,30 @@ _DICTS = ("configuration", "context", "tools", "workflow", "metadata")
 """What an agent carries that are dicts."""
 
 
-class Keeper:
+class AgentPersister:
     """Saves one agent, and brings it back."""
 
     def __init__(
-        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: Settings | None = None
+        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: AgentOptions | None = None
     ) -> None:
         self.line = line
         self.agent = agent
         self.spec = spec
         self.data = data
         self.settings = settings or spec.settings
-        self.point: Point | None = None
+        self.point: StepRef | None = None
         """The step that the agent goes on from."""
         self.lock = threading.RLock()
         """Held while the state is taken, and while something that belongs together is changed."""
-        self.turns = Turns()
+        self.turns = FairLock()
         """Who saves has its turn: for others, steps of this agent come one after the other."""
         self.doubtful: Attempt | None = None
         """A step of which it is not known whether it was made. It is made sure of before anything else is saved."""
-        self.phases = Phases(self)
-        self.saver = Saver.of(line.handle.engine)
-        self.figures = Figures(self.saver.figures)
+        self.phases = Lifecycle(self)
+        self.saver = AutosaveWorker.of(line.handle.engine)
+        self.figures = SaveStatistics(self.saver.figures)
         """How saving goes."""
-        self.watch: Watch | None = None
+        self.watch: DirtyTracker | None = None
         """What has it saved by itself, if that is wanted."""
         self.held = 0
         """More than 0 while nothing is to be saved in the background. Changed under the lock."""
@@ -95,7 +95,7 @@ class Keeper:
     def autosave(self, *, sync: bool) -> None:
         """Have it saved by itself, if its settings say so."""
         if self.settings.autosave is not None:
-            self.watch = Watch(self, self.settings.autosave, self.saver, sync=sync)
+            self.watch = DirtyTracker(self, self.settings.autosave, self.saver, sync=sync)
             self.data.conversation.on_change = self.changed
 
     def changed(self, count: int = 1) -> None:
@@ -118,7 +118,7 @@ class Keeper:
 
     def renew_locks(self) -> None:
         """For a forked child."""
-        self.lock, self.turns = threading.RLock(), Turns()
+        self.lock, self.turns = threading.RLock(), FairLock()
         self.phases.renew_locks()
         self.figures.renew_locks()
         if self.watch is not None:
@@ -135,7 +135,7 @@ class Keeper:
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
-    def take(self) -> Taken:
+    def take(self) -> CapturedState:
         """The agent's state as it is now, and what of it differs from what was saved. `InvalidError` if it is none that
         the agent's own `validate` lets pass."""
         with self.lock:
@@ -152,9 +152,9 @@ class Keeper:
             if change is not None:
                 delta.put[unpack_name(name)] = change
         delta.removed = [unpack_name(name) for name in self._sent if name not in packed]
-        return Taken(delta, packed, said, standing, mark)
+        return CapturedState(delta, packed, said, standing, mark)
 
-    def _pack_messages(self, said: Said) -> list[bytes]:
+    def _pack_messages(self, said: UnsavedMessages) -> list[bytes]:
         """The messages that are to be added. Those that were packed for a save that failed are not packed again: a
         store that is down for long would have ever more of it done. The lock is held."""
         epoch, kept, known = self._spoken
@@ -164,7 +164,7 @@ class Keeper:
         self._spoken = said.epoch, said.kept, known
         return known
 
-    def _packed(self, said: Said) -> dict[bytes, Packed]:
+    def _packed(self, said: UnsavedMessages) -> dict[bytes, Packed]:
         """All channels but the conversation. The lock is held."""
         data = self.data
         if data.created is None:
@@ -214,8 +214,8 @@ class Keeper:
         """How errors name the agent."""
         return f"agent {self.line.id!r}"
 
-    async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> Point:
-        """Save the agent as it is. In the background raises `Busy`, if it is in the middle of something."""
+    async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef:
+        """Save the agent as it is. In the background raises `AgentBusy`, if it is in the middle of something."""
         event = self.event("agent", "autosave" if background else "save")
         return await self.commit(kind, [event], hook="agent.save", if_changed=if_changed, background=background)
 
@@ -226,13 +226,13 @@ class Keeper:
         *,
         hook: str = "",
         if_changed: bool = False,
-        standing: Standing | None = None,
+        standing: AgentPosition | None = None,
         background: bool = False,
-    ) -> Point:
+    ) -> StepRef:
         """A step of the agent. If it is to stand elsewhere, it does by that step, or not at all: no other step of it
         comes in between."""
         async with self.turns.turn():
-            with Tally(self):
+            with SaveTimer(self):
                 await self.settle()
                 before = self.data.standing
                 if standing is not None:
@@ -244,13 +244,13 @@ class Keeper:
                         self._stand(before)
                     raise
 
-    def _stand(self, standing: Standing) -> None:
+    def _stand(self, standing: AgentPosition) -> None:
         with self.lock:
             self.data.standing = standing
 
     async def _committed(
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
-    ) -> Point:
+    ) -> StepRef:
         permit = await self.line.allow("write")
         before = await self.asked(hook)
         told = [*events, *before.events]
@@ -279,7 +279,12 @@ class Keeper:
         )
 
     def attempt(
-        self, kind: str, taken: Taken, events: Sequence[Event], permit: Permit, instead_of: Point | None = None
+        self,
+        kind: str,
+        taken: CapturedState,
+        events: Sequence[Event],
+        permit: Permit,
+        instead_of: StepRef | None = None,
     ) -> Attempt:
         """A step, with an id of its own: it can be tried again without being made twice."""
         line, parent = self.line, self.point
@@ -288,7 +293,7 @@ class Keeper:
         id = new_id(line.handle.now(), after)
         return Attempt(line.saving(kind, taken.delta, parent, about, events, permit, id, instead_of), taken, events)
 
-    async def sent(self, attempt: Attempt, *others: Attempt) -> list[Point]:
+    async def sent(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
         """Have steps made, all or none: the first is this agent's, and others are of other agents, whose keepers are to
         be told by `saved`. Where it is not known whether they were made, that is made sure of by the next one."""
         try:
@@ -304,7 +309,7 @@ class Keeper:
         self.saved(attempt, points[0])
         return points
 
-    def saved(self, attempt: Attempt, point: Point) -> None:
+    def saved(self, attempt: Attempt, point: StepRef) -> None:
         """The step was made."""
         self.point, self._sent, self.doubtful = point, attempt.taken.packed, None
         self._spoken = (0, 0, [])
@@ -363,7 +368,7 @@ class Keeper:
             if how != "last-write":
                 self._take_on(state)
             else:
-                self.data.standing = Standing(state["status"], state["state"], self._pending(state))
+                self.data.standing = AgentPosition(state["status"], state["state"], self._pending(state))
             # Last: an agent that could not take it on does not go on from there.
             self.point, self._sent = newest, theirs
             if not said.whole:  # messages of both sides are kept in any case
@@ -379,17 +384,17 @@ class Keeper:
         data.status, data.state, data.created = state["status"], state["state"], state["created"]
         data.pending, data.carried = pending, carried
 
-    def _pending(self, state: Mapping[str, Any]) -> Pending | None:
+    def _pending(self, state: Mapping[str, Any]) -> PendingChange | None:
         pending = state.get(PENDING)
-        return None if pending is None else Pending.of(pending, self.where)
+        return None if pending is None else PendingChange.of(pending, self.where)
 
-    async def asked(self, hook: str, **about: Any) -> Calling:
+    async def asked(self, hook: str, **about: Any) -> FeatureHooks:
         """Have the hooks of a point called before a change, with what is to be saved. Raises `VetoError`. What they
         change of it, the agent takes on."""
         line, scope = self.line, str(self.line.scope)
         engine, codec = line.handle.engine, line.handle.codec
         if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
-            return Calling(MISSING)
+            return FeatureHooks(MISSING)
         with self.lock:
             data = self.data
             value = {name: getattr(data, name) for name in _DICTS}
@@ -419,7 +424,7 @@ class Keeper:
             if _change(fields, before["fields"], given.get("fields", {})):
                 self.data.carried = self.spec.restore(self.agent, fields)
 
-    async def load(self, point: Point) -> AgentRecord:
+    async def load(self, point: StepRef) -> AgentRecord:
         """Take on what a step left. If that cannot be, the agent is as it was, but for what its own `restore` did."""
         line = self.line
         await line.allow("read")

@@ -7,19 +7,19 @@ from typing import Any, Protocol
 
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import Keeper
+from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 
 class Revive(Protocol):
     """Brings an agent back to life by its id, with the application's code. If its class is not known here and that will
     do, something stands in for it."""
 
-    def __call__(self, handle: Handle, id: str, *, inert_too: bool = False) -> Awaitable[Keeper]: ...
+    def __call__(self, handle: StoreHandle, id: str, *, inert_too: bool = False) -> Awaitable[AgentPersister]: ...
 
 
-class StandIn:
+class Placeholder:
     """Stands in for an agent whose class is not known: its fields stay as they are."""
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class StandIn:
         pass
 
 
-async def inert(line: AgentLine) -> Keeper:
+async def inert(line: AgentLine) -> AgentPersister:
     """A keeper of an agent without the application's code."""
     point = await line.point()
     record = await line.record(point)
-    keeper = Keeper(line, StandIn(), Spec(record.kind, StandIn, record.schema), AgentData())
+    keeper = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
     await keeper.load(point)
     return keeper

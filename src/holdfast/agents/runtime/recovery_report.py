@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.definition.callbacks import called
-from holdfast.agents.runtime.two_phase import Phases
-from holdfast.agents.storage.record import Pending
+from holdfast.agents.runtime.two_phase import Lifecycle
+from holdfast.agents.storage.record import PendingChange
 from holdfast.engine.events import Event
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Recovery:
     """When what was under way had begun; or when the agent was last saved."""
     version: int
     """The version that was found."""
-    pending: Pending | None = None
+    pending: PendingChange | None = None
     """What was under way."""
     ran: bool = False
     """Whether the action was run, or its end was known. If it was finished and this is false, it was finished without
@@ -65,12 +65,12 @@ def told(line: AgentLine, recovery: Recovery) -> Event:
     return Event("recovery", guard.actor, recovery.kind, line.id, recovery.resolved, detail=pack(detail))
 
 
-def kind_of(pending: Pending) -> Kind:
+def kind_of(pending: PendingChange) -> Kind:
     """The kind of recovery that it takes."""
     return {"transition": "transition", "transfer": "transfer"}.get(pending.kind, "lifecycle")  # type: ignore[return-value]
 
 
-async def tell(phases: Phases, recovery: Recovery) -> None:
+async def tell(phases: Lifecycle, recovery: Recovery) -> None:
     """Have the agent know of a recovery."""
     phases.recoveries.append(recovery)
     handler = phases.keeper.method("handle_recovery")

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from holdfast.agents.runtime.dirty_tracker import Busy, Watch
+from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker
 from holdfast.backends.runtime.drivers import arun
 
 _log = logging.getLogger("holdfast.agents")
@@ -40,7 +40,7 @@ _ENDING = 5.0
 """For so many seconds a store that is closed waits for the thread."""
 
 
-class Lane:
+class SaveQueue:
     """The agents that one event loop saves, by when they are due."""
 
     def __init__(self, clock: Callable[[], float], loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -51,10 +51,10 @@ class Lane:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._numbers = count()
-        self._heap: list[tuple[float, int, weakref.ref[Watch]]] = []
-        self._hurried: list[Watch] = []
-        self._unsaved: set[Watch] = set()
-        self._ready: deque[Watch] = deque()
+        self._heap: list[tuple[float, int, weakref.ref[DirtyTracker]]] = []
+        self._hurried: list[DirtyTracker] = []
+        self._unsaved: set[DirtyTracker] = set()
+        self._ready: deque[DirtyTracker] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._woken = inf
@@ -69,7 +69,7 @@ class Lane:
 
     # From any thread ------------------------------------------------------------------------------------------
 
-    def put(self, watch: Watch, at: float) -> None:
+    def put(self, watch: DirtyTracker, at: float) -> None:
         """Look at an agent at that time."""
         with self._lock:
             self._keep(watch)
@@ -78,7 +78,7 @@ class Lane:
                 heappush(self._heap, (at, next(self._numbers), weakref.ref(watch)))
                 self._wake(at)
 
-    def hurry(self, *watches: Watch) -> None:
+    def hurry(self, *watches: DirtyTracker) -> None:
         """Look at agents now."""
         with self._lock:
             if self._over:
@@ -96,7 +96,7 @@ class Lane:
             watch.retry()
         self.hurry(*waiting)
 
-    def settled(self, watch: Watch) -> None:
+    def settled(self, watch: DirtyTracker) -> None:
         """A save of an agent has ended."""
         with self._lock:
             if watch.halted is not None or not watch.unsaved:
@@ -117,7 +117,7 @@ class Lane:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_ENDING)
 
-    def _keep(self, watch: Watch) -> None:
+    def _keep(self, watch: DirtyTracker) -> None:
         if watch.unsaved and watch.halted is None and not self._over:
             self._unsaved.add(watch)
 
@@ -169,7 +169,7 @@ class Lane:
                 self._timer = loop.call_later(max(0.0, self._woken - now), self._look, context=Context())
             self._rest()
 
-    def _consider(self, watch: Watch, now: float) -> None:
+    def _consider(self, watch: DirtyTracker, now: float) -> None:
         at = watch.due()
         if watch.saving or at == inf:
             return  # once it is saved, or changes, it is seen to anew
@@ -212,7 +212,7 @@ class Lane:
             try:
                 await arun(watch.keeper.save("autosave", if_changed=True, background=True))
                 watch.want(False)
-            except Busy:
+            except AgentBusy:
                 soon = self._clock() + _SOON
                 watch.want(True)
             except asyncio.CancelledError:
@@ -238,7 +238,7 @@ class Lane:
         with self._lock:
             self._rest()
 
-    def _put_off(self, watch: Watch) -> None:
+    def _put_off(self, watch: DirtyTracker) -> None:
         """The loop is ending, as a rule, and nothing is begun in it any more. If it goes on, so does this, later."""
         watch.saving = False
         self.put(watch, self._clock() + max(_LATER, watch.settings.interval))

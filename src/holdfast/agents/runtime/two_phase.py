@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.agents.definition.callbacks import called
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bound
 from holdfast.agents.runtime.change_block import undisturbed
-from holdfast.agents.runtime.fair_lock import Turns
-from holdfast.agents.storage.record import STATUSES, Pending, Standing, Status
+from holdfast.agents.runtime.fair_lock import FairLock
+from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 
 if TYPE_CHECKING:
-    from holdfast.agents.runtime.persister import Keeper
+    from holdfast.agents.runtime.persister import AgentPersister
     from holdfast.agents.runtime.recovery_report import Recovery
 
 LIFECYCLE = Machine(*STATUSES)
@@ -44,48 +44,48 @@ class _Within:
 
     __slots__ = ("of", "over", "what")
 
-    def __init__(self, of: Phases, what: str) -> None:
+    def __init__(self, of: Lifecycle, what: str) -> None:
         self.of = of
         self.what = what
         self.over = False
 
 
-class Change(NamedTuple):
+class TwoPhaseChange(NamedTuple):
     """What is to be done, and where the agent stands before, meanwhile and after."""
 
-    pending: Pending
+    pending: PendingChange
     action: Callable[[], Awaitable[Any]] | None
-    meanwhile: Standing
-    after: Standing
-    failed: Standing
+    meanwhile: AgentPosition
+    after: AgentPosition
+    failed: AgentPosition
     """Where it stands if the action raises an error."""
 
 
-class Done(NamedTuple):
+class UnsavedResult(NamedTuple):
     """A change whose action was done; that it was is yet to be saved."""
 
-    change: Change
+    change: TwoPhaseChange
     started: int
     begun: str
 
 
-class Phases:
+class Lifecycle:
     """The lifecycle of one agent, and the transitions of its machine. One change at a time, whoever asks for it."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: AgentPersister) -> None:
         self.keeper = keeper
         self.recoveries: list[Recovery] = []
         """What was found at starts, and what became of it."""
         self.ours = False
         """Whether it was this object that made the agent's status what it is; and not another one, which is gone."""
-        self.done: Done | None = None
-        self._turns = Turns()
+        self.done: UnsavedResult | None = None
+        self._turns = FairLock()
         if keeper.spec.machine is not None:
             keeper.spec.machine.check(keeper.agent)
 
     def renew_locks(self) -> None:
         """For a forked child."""
-        self._turns = Turns()
+        self._turns = FairLock()
 
     @property
     def where(self) -> str:
@@ -139,13 +139,13 @@ class Phases:
                 return way
         raise VetoError(f"no guard lets {trigger!r} pass from the state {state!r}", where=self.where)
 
-    def transiting(self, way: Transition, pending: Pending) -> Change:
+    def transiting(self, way: Transition, pending: PendingChange) -> TwoPhaseChange:
         """The change that a transition is."""
         machine, standing = self.keeper.spec.machine, self.keeper.data.standing
         assert machine is not None  # noqa: S101 - the transition is of it
         several = (machine.leave.get(pending.source), way.action, machine.enter.get(way.target))
         before = standing._replace(state=pending.source, pending=None)
-        return Change(
+        return TwoPhaseChange(
             pending,
             self._action([bound(each, self.keeper.agent) for each in several if each is not None], pending.data),
             before._replace(state=way.via or pending.source, pending=pending),
@@ -200,11 +200,11 @@ class Phases:
             await self.through(self.living(way, pending), f"agent.{trigger}")
         self.ours = True
 
-    def living(self, way: Transition, pending: Pending) -> Change:
+    def living(self, way: Transition, pending: PendingChange) -> TwoPhaseChange:
         """The change that one of the status is."""
         before = self.keeper.data.standing._replace(pending=None)
         hook = self.keeper.method(str(way.action))
-        return Change(
+        return TwoPhaseChange(
             pending,
             self._action([] if hook is None else [hook]),
             before._replace(status=status_of(way.via or way.source), pending=pending),
@@ -219,7 +219,7 @@ class Phases:
 
     # Two phases -----------------------------------------------------------------------------------------------
 
-    async def through(self, change: Change, hook: str, more: Sequence[Event] = ()) -> None:
+    async def through(self, change: TwoPhaseChange, hook: str, more: Sequence[Event] = ()) -> None:
         """First what is to come is saved, then it is done, then that it is done is saved.
 
         An error of the action is saved, too. Whatever else ends it, such as an interrupt, or a store that is down,
@@ -232,10 +232,10 @@ class Phases:
             point = await self.keeper.commit(f"{change.pending.kind}.begin", more, standing=change.meanwhile)
             more, begun = (), point.id
             await self.act(change, started)
-        await self.finish(Done(change, started, begun), more)
+        await self.finish(UnsavedResult(change, started, begun), more)
         before.done(self.keeper.version, self.keeper.point.id if self.keeper.point is not None else "")
 
-    async def act(self, change: Change, started: int, more: Sequence[Event] = ()) -> None:
+    async def act(self, change: TwoPhaseChange, started: int, more: Sequence[Event] = ()) -> None:
         """Do what is to be done on the way."""
         if change.action is None:
             return
@@ -247,7 +247,7 @@ class Phases:
             await self.keeper.commit(f"{change.pending.kind}.failed", [event, *more], standing=change.failed)
             raise
 
-    async def finish(self, done: Done, more: Sequence[Event] = ()) -> None:
+    async def finish(self, done: UnsavedResult, more: Sequence[Event] = ()) -> None:
         """Save that it is done."""
         change = done.change
         if change.action is not None:
@@ -256,7 +256,7 @@ class Phases:
         await self.keeper.commit(change.pending.kind, [event, *more], standing=change.after)
         self.done = None
 
-    def event(self, pending: Pending, started: int, error: str = "", begun: str = "") -> Event:
+    def event(self, pending: PendingChange, started: int, error: str = "", begun: str = "") -> Event:
         """The row that tells of a change."""
         detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
         if error:
@@ -274,14 +274,14 @@ class Phases:
             handle.codec.pack(detail),
         )
 
-    async def _asked(self, pending: Pending, hook: str) -> Any:
+    async def _asked(self, pending: PendingChange, hook: str) -> Any:
         about = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
         return await self.keeper.asked(hook, **about)
 
     def _pending(
         self, kind: str, trigger: str, source: str, target: str, correlation: str, data: Any = None
-    ) -> Pending:
-        return Pending(kind, trigger, source, target, self.keeper.now(), correlation, data=data)
+    ) -> PendingChange:
+        return PendingChange(kind, trigger, source, target, self.keeper.now(), correlation, data=data)
 
     async def nothing_pending(self) -> None:
         """`ConflictError` if something is half-done."""
@@ -293,20 +293,20 @@ class Phases:
             raise incomplete(pending, self.where, "Have it resolved first: recover(), or the next start, does that")
 
 
-def marked(machine: Machine, way: Transition, pending: Pending) -> Pending:
+def marked(machine: Machine, way: Transition, pending: PendingChange) -> PendingChange:
     """The same; it says which way it is, where guards chose it before others that lead to the same state."""
     number = _alike(machine, pending).index(way)
     return pending if number == 0 else replace(pending, phase=f"{pending.phase} {number}")
 
 
-def way_of(machine: Machine, pending: Pending) -> Transition | None:
+def way_of(machine: Machine, pending: PendingChange) -> Transition | None:
     """The transition that is under way, if it is still declared."""
     alike, number = _alike(machine, pending), pending.phase.rpartition(" ")[2]
     place = int(number) if number.isdecimal() else 0
     return alike[place] if place < len(alike) else None
 
 
-def _alike(machine: Machine, pending: Pending) -> list[Transition]:
+def _alike(machine: Machine, pending: PendingChange) -> list[Transition]:
     try:
         ways = machine.ways(pending.trigger, pending.source)
     except InvalidError:
@@ -314,7 +314,7 @@ def _alike(machine: Machine, pending: Pending) -> list[Transition]:
     return [way for way in ways if way.target == pending.target]
 
 
-def incomplete(pending: Pending, where: str, hint: str) -> ConflictError:
+def incomplete(pending: PendingChange, where: str, hint: str) -> ConflictError:
     """The error for what cannot be done while something else is half-done."""
     return ConflictError(
         f"the {pending.kind} {pending.trigger!r}, from {pending.source} to {pending.target}, is half-done",

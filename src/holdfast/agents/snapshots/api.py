@@ -10,10 +10,18 @@ from functools import update_wrapper
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.snapshots import container, contents, strict_json
-from holdfast.agents.snapshots.header import FORMAT, VERSION, Content, Header, Listed, SnapshotInfo, info_of
-from holdfast.agents.snapshots.locations import Entry, Place, Target, folder_of, place_of
-from holdfast.agents.snapshots.secret_scan import Gathering
-from holdfast.backends.interface import Call
+from holdfast.agents.snapshots.header import (
+    FORMAT,
+    VERSION,
+    PayloadInfo,
+    SnapshotHeader,
+    SnapshotInfo,
+    SnapshotListing,
+    info_of,
+)
+from holdfast.agents.snapshots.locations import FolderEntry, Location, Target, folder_of, place_of
+from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import (
     HoldfastError,
@@ -77,13 +85,13 @@ async def snapshot(
     _check_description(description)
     _check_limit(limit)
     place = place_of(target, options, named=True)
-    gathering = Gathering(secrets, not_secret)
+    gathering = SecretScan(secrets, not_secret)
     frozen = await contents.freeze(agent, config, gathering)
     time = datetime.now(UTC).isoformat()
     id = randomness.token_hex(16)
 
-    def header(content: Content) -> Header:
-        return Header(
+    def header(content: PayloadInfo) -> SnapshotHeader:
+        return SnapshotHeader(
             id=id,
             format=FORMAT,
             version=VERSION,
@@ -112,7 +120,7 @@ async def snapshot(
         strict_json.check_shape(data, place.where)
         return container.build(data, header)
 
-    data = await Call(built)
+    data = await BlockingCall(built)
     await place.write(data, overwrite=overwrite)
     return info_of(container.read_header(data, place.where)[0], len(data), place.where)
 
@@ -162,11 +170,11 @@ async def restore(
     code = None
     given = (tools, middleware, response_format, state_schema, context_schema)
     if any(each is not None and each != () for each in given) or accept_changes:
-        from holdfast.agents.snapshots.langchain_agents import Code
+        from holdfast.agents.snapshots.langchain_agents import AgentCode
 
-        code = Code(*given, accept_changes)
+        code = AgentCode(*given, accept_changes)
     settings = {} if checkpointer is None else {"checkpointer": checkpointer}
-    wanted = contents.Wanted(store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings)
+    wanted = contents.RestoreOptions(store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings)
     return await contents.thaw(header.kind, tree, header.secrets, wanted, place.where)
 
 
@@ -212,7 +220,7 @@ averify = _async(verify)
 @_sync
 async def list(  # noqa: A001 - reads as snapshots.list
     place: Target, *, after: str = "", limit: int | None = None, **options: Any
-) -> builtins.list[Listed]:
+) -> builtins.list[SnapshotListing]:
     """The snapshots in a directory, or under a prefix in a bucket, in the order of their names.
 
     Of each only the start is read. What cannot be read is in the list too, with its `problem`. `after` and `limit` give
@@ -233,7 +241,7 @@ async def list(  # noqa: A001 - reads as snapshots.list
                 continue  # deleted meanwhile
             except HoldfastError as error:
                 problem = error.what
-        found.append(Listed(folder.where(entry.name), entry.name, entry.size, _moment(entry), told, problem))
+        found.append(SnapshotListing(folder.where(entry.name), entry.name, entry.size, _moment(entry), told, problem))
     return found
 
 
@@ -259,12 +267,12 @@ adelete = _async(delete)
 """The same for asyncio."""
 
 
-async def _info_of(place: Place) -> SnapshotInfo:
+async def _info_of(place: Location) -> SnapshotInfo:
     header, _ = container.read_header(await place.read(container.HEAD_BYTES), place.where)
     return info_of(header, container.size_of(header), place.where)
 
 
-def _moment(entry: Entry) -> datetime:
+def _moment(entry: FolderEntry) -> datetime:
     """When a file was changed. It may have any time that somebody gave it, also one that no calendar has."""
     try:
         return datetime.fromtimestamp(entry.modified, UTC)
@@ -287,17 +295,17 @@ def _check_limit(limit: int) -> None:
         raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
-async def _opened(place: Place, limit: int) -> tuple[Header, Any]:
+async def _opened(place: Location, limit: int) -> tuple[SnapshotHeader, Any]:
     """The header and the tree of a snapshot, both checked."""
     _check_limit(limit)
     data = await place.read(container.most_bytes(limit) + 1)
 
-    def opened() -> tuple[Header, Any]:
+    def opened() -> tuple[SnapshotHeader, Any]:
         header, content = container.open_file(data, limit, place.where)
         document = strict_json.read(content, place.where)
         if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
             raise SnapshotCorruptError("the content is not of the kind that the header tells", where=place.where)
         return header, document["content"]
 
-    call: Call[tuple[Header, Any]] = Call(opened)
+    call: BlockingCall[tuple[SnapshotHeader, Any]] = BlockingCall(opened)
     return await call

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from holdfast.agents.snapshots.locations import SUFFIX, TAKEN, Entry, Folder, Place
-from holdfast.backends.async_backend import Interrupted
+from holdfast.agents.snapshots.locations import SUFFIX, TAKEN, Folder, FolderEntry, Location
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
-from holdfast.backends.object_store.object_storage import Patient, within
+from holdfast.backends.object_store.object_storage import RetryingStorage, within
 from holdfast.backends.registry import backend_for
 from holdfast.backends.urls import without_password
 from holdfast.errors import (
@@ -31,21 +31,21 @@ class _Bucket:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         backend_for(url)  # says what to install, where the driver is missing
-        from holdfast.agents.snapshots.ranges import Ranged
+        from holdfast.agents.snapshots.ranges import RangeReader
 
-        bucket, self.where, self._timeout = Ranged.at(url, options)
-        self._patient = Patient(bucket)
+        bucket, self.where, self._timeout = RangeReader.at(url, options)
+        self._patient = RetryingStorage(bucket)
 
-    async def ask(self, question: Callable[[Patient], Coroutine[Any, Any, T]]) -> T:
+    async def ask(self, question: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
         """The answer to a question, such as `lambda bucket: bucket.get("agent.hfsnap")`."""
         asked: _Asked[T] = _Asked(functools.partial(self._answer, question))
         return await asked
 
-    async def _answer(self, question: Callable[[Patient], Coroutine[Any, Any, T]]) -> T:
+    async def _answer(self, question: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
         with within(self._timeout):
             try:
                 return await question(self._patient)
-            except Interrupted as error:
+            except ServerInterrupted as error:
                 kind = OutcomeUnknownError if error.sent else TransientError
                 raise kind(
                     f"the service does not answer: {error}", where=self.where, hint="Look at the network, and try again"
@@ -67,7 +67,7 @@ class _Asked(Suspension[T]):
         return asyncio.ensure_future(self._make())
 
 
-class ObjectPlace(Place):
+class ObjectLocation(Location):
     """An object."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -108,17 +108,17 @@ class ObjectFolder(Folder):
         self._options = options
         self._bucket = _Bucket(url, options)
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[FolderEntry]:
         found = await self._bucket.ask(lambda bucket: bucket.listed(""))
         return sorted(
-            Entry(each.name, each.size, each.modified)
+            FolderEntry(each.name, each.size, each.modified)
             for each in found
             if each.name.endswith(SUFFIX) and each.name != SUFFIX and "/" not in each.name
         )
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> Location:
         address, mark, query = self._url.partition("?")
-        return ObjectPlace(f"{address.rstrip('/')}/{quote(name, safe='')}{mark}{query}", self._options)
+        return ObjectLocation(f"{address.rstrip('/')}/{quote(name, safe='')}{mark}{query}", self._options)
 
     def where(self, name: str) -> str:
         return f"{self._bucket.where.rstrip('/')}/{name}"

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from holdfast.agents.snapshots.header import Content, Header, decode, encode
+from holdfast.agents.snapshots.header import PayloadInfo, SnapshotHeader, decode, encode
 from holdfast.errors import SnapshotCorruptError, SnapshotTooLargeError
 
 LIMIT = 256 << 20
@@ -37,13 +37,13 @@ _SMALL = 16 << 20
 """Up to here content may be of any ratio: a kilobyte that unpacks to this is no harm."""
 
 
-HeaderOf: TypeAlias = Callable[[Content], Header]
+HeaderOf: TypeAlias = Callable[[PayloadInfo], SnapshotHeader]
 
 
-class Opened(NamedTuple):
+class OpenedSnapshot(NamedTuple):
     """A snapshot that was read as a whole, and is what was written."""
 
-    header: Header
+    header: SnapshotHeader
     content: bytes
 
 
@@ -53,7 +53,7 @@ def build(content: bytes, make_header: HeaderOf) -> bytes:
     if len(content) > _SMALL and len(content) > _MAX_RATIO * len(packed):
         packed = _deflated(content, 0)  # what nobody would read for fear that it is a bomb is not packed as one
     member = _START + packed + _END.pack(zlib.crc32(content), len(content) & 0xFFFFFFFF)
-    about = Content(len(content), len(member), hashlib.sha256(content).hexdigest())
+    about = PayloadInfo(len(content), len(member), hashlib.sha256(content).hexdigest())
     line = encode(make_header(about))
     if len(line) > MAX_HEADER:
         raise SnapshotTooLargeError(
@@ -64,7 +64,7 @@ def build(content: bytes, make_header: HeaderOf) -> bytes:
     return body + _seal(body)
 
 
-def read_header(data: bytes, where: str) -> tuple[Header, int]:
+def read_header(data: bytes, where: str) -> tuple[SnapshotHeader, int]:
     """The header of a file of which at least the first `HEAD_BYTES` are given, and how many bytes it takes."""
     if not data.startswith(_START[:3]):
         raise SnapshotCorruptError("this is no snapshot", where=where, hint="Snapshots are files that end in .hfsnap")
@@ -82,12 +82,12 @@ def most_bytes(limit: int) -> int:
     return limit + limit // 1000 + 2 * HEAD_BYTES
 
 
-def size_of(header: Header) -> int:
+def size_of(header: SnapshotHeader) -> int:
     """How many bytes the file of a header has."""
     return len(_stored(encode(header))) + header.content.packed + len(_seal(b""))
 
 
-def open_file(data: bytes, limit: int, where: str) -> Opened:
+def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
     """All of a file, checked: every byte of it is what was written. Raises `SnapshotCorruptError`,
     `SnapshotTooLargeError`."""
     if len(data) > most_bytes(limit):
@@ -112,7 +112,7 @@ def open_file(data: bytes, limit: int, where: str) -> Opened:
     content = _inflated(data[start:end], told.bytes, where)
     if hashlib.sha256(content).hexdigest() != told.sha256:
         raise SnapshotCorruptError("the content is not that of which the header has the digest", where=where)
-    return Opened(header, content)
+    return OpenedSnapshot(header, content)
 
 
 _MORE = "Give `limit` to read more, if you know where it comes from"

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.agents.snapshots.header import Kind
-from holdfast.agents.snapshots.secret_scan import Gathering
-from holdfast.backends.interface import Call
+from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.backends.interface import BlockingCall
 from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-checkpoint")
 
 
-class Frozen(NamedTuple):
+class SnapshotContent(NamedTuple):
     """An object as a tree, and what the header tells of it."""
 
     kind: Kind
@@ -29,7 +29,7 @@ class Frozen(NamedTuple):
     middleware: tuple[str, ...] = ()
 
 
-class Wanted(NamedTuple):
+class RestoreOptions(NamedTuple):
     """What whoever restores gives, and allows."""
 
     store: Any
@@ -54,16 +54,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
+async def freeze(value: Any, config: Any, gathering: SecretScan) -> SnapshotContent:
     """Take a value apart. Raises `SnapshotUnsupportedError` for what cannot be kept."""
     if (line := await _line(value)) is not None:
         if config is not None:
             raise SnapshotInvalidError("an agent of Holdfast's has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
-        version = value.version if isinstance(value, holdfast_agents.Saved) else None
+        version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
         held, record = await holdfast_agents.freeze(line, version, gathering)
-        return Frozen("persistent", record.kind, record.id, held)
+        return SnapshotContent("persistent", record.kind, record.id, held)
     _need("langchain_core")
     graph = _graph(value)
     if graph:
@@ -73,9 +73,9 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
         if config is not None:
             from holdfast.agents.snapshots import thread_state
 
-            tree["thread"] = await Call(lambda: thread_state.freeze(value, config, gathering))
+            tree["thread"] = await BlockingCall(lambda: thread_state.freeze(value, config, gathering))
         name = tree["agent"]["name"] or ""
-        return Frozen("agent", type(value).__name__, name, tree, *langchain_agents.needed(tree["agent"]))
+        return SnapshotContent("agent", type(value).__name__, name, tree, *langchain_agents.needed(tree["agent"]))
     if config is not None:
         raise SnapshotInvalidError("only an agent with a checkpointer has threads", hint="Leave the config out")
     from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
@@ -87,7 +87,9 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
             raise SnapshotUnsupportedError(
                 f"a {type(value).__name__} keeps its messages elsewhere", hint="Take a snapshot of its messages"
             )
-        return Frozen("history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", gathering))
+        return SnapshotContent(
+            "history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", gathering)
+        )
     if not _is_langchain(value):
         raise SnapshotUnsupportedError(
             f"a {type(value).__name__} is nothing of which snapshots are taken",
@@ -96,10 +98,10 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
         )
     called = getattr(value, "name", None)
     label = called if isinstance(called, str) else ""
-    return Frozen("langchain", type(value).__name__, label, dump(value, "value", gathering))
+    return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", gathering))
 
 
-async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, where: str) -> Any:
+async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: RestoreOptions, where: str) -> Any:
     """The object of a tree. `names` are the secrets that the header asks for."""
     if kind == "persistent":
         return await _persistent(tree, wanted, where)
@@ -114,7 +116,9 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, wh
     _nothing_of_agents(wanted, where)
     if wanted.store is not None:
         raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
-    making: Call[Any] = Call(lambda: revive(tree, "value" if kind == "langchain" else "messages", ruled))
+    making: BlockingCall[Any] = BlockingCall(
+        lambda: revive(tree, "value" if kind == "langchain" else "messages", ruled)
+    )
     value = await making  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
@@ -128,7 +132,7 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, wh
     return _quiet_history(InMemoryChatMessageHistory, value)
 
 
-def _nothing_of_agents(wanted: Wanted, where: str) -> None:
+def _nothing_of_agents(wanted: RestoreOptions, where: str) -> None:
     if wanted.code or wanted.settings or wanted.thread is not None:
         raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
@@ -140,9 +144,9 @@ def _nothing_of_agents(wanted: Wanted, where: str) -> None:
 async def _line(value: Any) -> AgentLine | None:
     """Where an agent of Holdfast's is kept; what has changed of one that lives is saved first."""
     from holdfast.agents.api.agent import AgentOperations
-    from holdfast.agents.snapshots.holdfast_agents import Saved, line_of
+    from holdfast.agents.snapshots.holdfast_agents import StoredAgent, line_of
 
-    if isinstance(value, Saved):
+    if isinstance(value, StoredAgent):
         return line_of(value.store, value.id)
     if not isinstance(value, AgentOperations):
         return None
@@ -150,7 +154,7 @@ async def _line(value: Any) -> AgentLine | None:
     return value.keeper.line
 
 
-async def _persistent(tree: Any, wanted: Wanted, where: str) -> Any:
+async def _persistent(tree: Any, wanted: RestoreOptions, where: str) -> Any:
     from holdfast.agents.api.agents import AgentsOperations
     from holdfast.agents.definition.spec import registry
     from holdfast.agents.snapshots import holdfast_agents
@@ -168,7 +172,7 @@ async def _persistent(tree: Any, wanted: Wanted, where: str) -> Any:
     return await AgentsOperations.restore(wanted.store.agents, line.id) if wanted.live else record
 
 
-async def _agent(tree: Any, rules: Any, wanted: Wanted, where: str) -> Any:
+async def _agent(tree: Any, rules: Any, wanted: RestoreOptions, where: str) -> Any:
     _need("langchain")
     from holdfast.agents.snapshots import langchain_agents, thread_state
 
@@ -181,12 +185,14 @@ async def _agent(tree: Any, rules: Any, wanted: Wanted, where: str) -> Any:
         from langgraph.checkpoint.memory import InMemorySaver
 
         settings["checkpointer"] = InMemorySaver()
-    agent = langchain_agents.thaw(tree["agent"], rules, wanted.code or langchain_agents.Code(), settings, where)
+    agent = langchain_agents.thaw(tree["agent"], rules, wanted.code or langchain_agents.AgentCode(), settings, where)
     if tree["thread"] is None:
         if wanted.thread is not None:
             raise SnapshotInvalidError("the snapshot holds no thread", where=where)
         return agent
-    call: Call[None] = Call(lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], wanted.thread, where))
+    call: BlockingCall[None] = BlockingCall(
+        lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], wanted.thread, where)
+    )
     await call
     return agent
 

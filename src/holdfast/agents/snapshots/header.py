@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PayloadInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The payload: its size, its size when compressed, and the SHA-256 of the first."""
 
     bytes: int
@@ -28,7 +28,7 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The header. Its line is what `msgspec` makes of it, byte for byte: nothing can hide in another spelling."""
 
     id: str
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     classes: tuple[str, ...]
     tools: tuple[str, ...]
     middleware: tuple[str, ...]
-    content: Content
+    content: PayloadInfo
 
 
 class SnapshotInfo(NamedTuple):
@@ -83,7 +83,7 @@ class SnapshotInfo(NamedTuple):
     """The digest of the content."""
 
 
-class Listed(NamedTuple):
+class SnapshotListing(NamedTuple):
     """What `list` found under a name: a snapshot's info, or what is wrong with the file."""
 
     source: str
@@ -96,15 +96,15 @@ class Listed(NamedTuple):
     """Why there is no info; empty otherwise."""
 
 
-_decoder = msgspec.json.Decoder(Header)
+_decoder = msgspec.json.Decoder(SnapshotHeader)
 
 
-def encode(header: Header) -> bytes:
+def encode(header: SnapshotHeader) -> bytes:
     """The line of a header."""
     return msgspec.json.encode(header) + b"\n"
 
 
-def decode(line: bytes, where: str) -> Header:
+def decode(line: bytes, where: str) -> SnapshotHeader:
     """The header of a line. Raises `SnapshotCorruptError`, or `SnapshotUnsupportedError` for a newer format."""
     try:
         header = _decoder.decode(line)
@@ -127,7 +127,7 @@ def decode(line: bytes, where: str) -> Header:
     return header
 
 
-def info_of(header: Header, size: int, where: str) -> SnapshotInfo:
+def info_of(header: SnapshotHeader, size: int, where: str) -> SnapshotInfo:
     """What a header says, for people."""
     return SnapshotInfo(
         source=where,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast.agents.snapshots.json_values import check_fields
-from holdfast.agents.snapshots.secret_scan import Gathering
+from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import exported, imported
 from holdfast.agents.storage.record import PENDING, AgentRecord
@@ -40,7 +40,7 @@ _SETTINGS = ("configuration", "fields", "context", "metadata")
 """Where text may be secret by the name that it has. Elsewhere names are of tools and steps, or of what was said."""
 
 
-class Saved(NamedTuple):
+class StoredAgent(NamedTuple):
     """An agent as a store has it, of which to take a snapshot: `snapshot(Saved(store, "greeter-1"), …)`.
 
     It need not live, and its class need not be known.
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
     """Which version of it; the newest, if nothing is said."""
 
 
-async def freeze(line: AgentLine, version: int | None, gathering: Gathering) -> tuple[dict[str, Any], AgentRecord]:
+async def freeze(line: AgentLine, version: int | None, gathering: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
     """An agent as a version left it, as a tree of JSON; and its record. Raises `NotFoundError`."""
     await line.allow("read")
     point = await line.point(version)

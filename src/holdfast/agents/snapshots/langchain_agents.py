@@ -25,8 +25,8 @@ from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.json_values import check_fields, given_back, kept
-from holdfast.agents.snapshots.langchain_serde import Rules, dump, revive
-from holdfast.agents.snapshots.secret_scan import Gathering
+from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
+from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
@@ -56,7 +56,7 @@ _FIELDS = {
 }
 
 
-class Parts(NamedTuple):
+class AgentParts(NamedTuple):
     """What `create_agent` was given, as far as it is to be found in what it made."""
 
     model: Any
@@ -65,7 +65,7 @@ class Parts(NamedTuple):
     response_format: Any
 
 
-class Code(NamedTuple):
+class AgentCode(NamedTuple):
     """What whoever restores has to give."""
 
     tools: Sequence[Any] = ()
@@ -79,7 +79,7 @@ class Code(NamedTuple):
 # Out ----------------------------------------------------------------------------------------------------------------
 
 
-def freeze(agent: Graph, gathering: Gathering) -> dict[str, Any]:
+def freeze(agent: Graph, gathering: SecretScan) -> dict[str, Any]:
     """An agent as a tree of JSON. Raises `SnapshotUnsupportedError` where it cannot be taken apart."""
     parts = _parts(agent)
     ours = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
@@ -128,10 +128,10 @@ def _held(agent: Graph) -> dict[str, Any]:
     return {name: cell.cell_contents for name, cell in cells}
 
 
-def _parts(agent: Graph) -> Parts:
+def _parts(agent: Graph) -> AgentParts:
     held = _held(agent)
     try:
-        return Parts(*(held[name] for name in _HELD))
+        return AgentParts(*(held[name] for name in _HELD))
     except KeyError as error:
         raise SnapshotUnsupportedError(
             f"this release of LangChain makes agents in another way: there is no {error}",
@@ -165,7 +165,7 @@ def _schema(schema: Any) -> Any:
     return TypeAdapter(schema).json_schema()
 
 
-def _shape(agent: Graph, parts: Parts) -> dict[str, Any]:
+def _shape(agent: Graph, parts: AgentParts) -> dict[str, Any]:
     """What an agent does as a whole: two agents of the same shape, model and prompt behave alike."""
     builder = agent.builder
     tools = builder.nodes.get("tools")
@@ -224,7 +224,7 @@ def _digest(value: Any) -> str:
 # Back ---------------------------------------------------------------------------------------------------------------
 
 
-def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, Any], where: str) -> Graph:
+def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: Mapping[str, Any], where: str) -> Graph:
     """The agent of a tree, with the code that the caller gave. `settings` go to `create_agent` as they are."""
     check_fields(tree, _FIELDS, where)
     model = revive(tree["model"], "model", rules)
@@ -277,7 +277,7 @@ def _check_config(config: Any, where: str) -> None:
         raise SnapshotCorruptError("the configuration in the content has what is LangGraph's own", where=where)
 
 
-def _check_names(tree: dict[str, Any], code: Code, where: str) -> None:
+def _check_names(tree: dict[str, Any], code: AgentCode, where: str) -> None:
     """Say in good time what is missing. Tools may also come from middleware."""
     try:
         tools, middleware = needed(tree)

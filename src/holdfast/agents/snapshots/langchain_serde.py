@@ -23,7 +23,7 @@ from langchain_core.load.serializable import Serializable
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from holdfast.agents.snapshots.secret_scan import Gathering, told
+from holdfast.agents.snapshots.secret_scan import SecretScan, told
 from holdfast.errors import (
     ConfigError,
     SnapshotCorruptError,
@@ -48,7 +48,7 @@ _SCALARS = (str, int, float, bool, type(None))
 # Out ----------------------------------------------------------------------------------------------------------------
 
 
-def dump(value: Any, path: str, gathering: Gathering) -> Any:
+def dump(value: Any, path: str, gathering: SecretScan) -> Any:
     """A value as a tree of JSON. Raises `SnapshotUnsupportedError` or `SnapshotRefusedError`, with the path to the
     fault."""
     _Checking(gathering).value(value, path, told=False)
@@ -58,7 +58,7 @@ def dump(value: Any, path: str, gathering: Gathering) -> Any:
 class _Checking:
     """A walk through a value, the way that `dumpd` goes."""
 
-    def __init__(self, gathering: Gathering) -> None:
+    def __init__(self, gathering: SecretScan) -> None:
         self._gathering = gathering
         self._core = Reviver("core").allowed_class_paths or set()
         self._open: set[int] = set()
@@ -171,7 +171,7 @@ def _name(cls: type) -> str:
 # Back ---------------------------------------------------------------------------------------------------------------
 
 
-class Rules(NamedTuple):
+class RevivalRules(NamedTuple):
     """What may be revived, and with which secrets."""
 
     lists: str
@@ -180,7 +180,7 @@ class Rules(NamedTuple):
     secrets: dict[str, str]
 
 
-def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, names: Iterable[str]) -> Rules:
+def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, names: Iterable[str]) -> RevivalRules:
     """The rules by which to revive. `names` are the secrets that the snapshot asks for. Raises
     `SnapshotInvalidError`."""
     lists = "core"
@@ -206,7 +206,7 @@ def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, 
             f"the snapshot needs secrets that were not given: {', '.join(missing)}",
             hint=f"restore(…, secrets={{{missing[0]!r}: …}}), or secrets_from_env=True",
         )
-    return Rules(lists, mappings, spaces, {name: known[name] for name in names})
+    return RevivalRules(lists, mappings, spaces, {name: known[name] for name in names})
 
 
 def _allowed(given: Any) -> type[Serializable]:
@@ -221,7 +221,7 @@ def _allowed(given: Any) -> type[Serializable]:
     return given
 
 
-def revive(tree: Any, path: str, rules: Rules) -> Any:
+def revive(tree: Any, path: str, rules: RevivalRules) -> Any:
     """The value of a tree. Raises `SnapshotRefusedError`, `SnapshotCorruptError` or `SnapshotInvalidError`, with the
     path."""
     reviver = Reviver(rules.lists, additional_import_mappings=rules.mappings)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def revive(tree: Any, path: str, rules: Rules) -> Any:
     return made
 
 
-def _told_of(error: Exception, rules: Rules) -> str:
+def _told_of(error: Exception, rules: RevivalRules) -> str:
     """What an error says, without the secrets that a constructor was given: Pydantic shows what it got, or its ends."""
     if not rules.secrets:
         return str(error)
@@ -267,7 +267,7 @@ class _Asked(NamedTuple):
     secret: str
 
 
-def _check(tree: Any, path: str, reviver: Reviver, rules: Rules) -> set[_Asked]:
+def _check(tree: Any, path: str, reviver: Reviver, rules: RevivalRules) -> set[_Asked]:
     """Refuse a tree that `load` must not see. Returns which secrets it asks for, and where."""
     asked = set()
     left: list[tuple[Any, str, tuple[str, str] | None]] = [(tree, path, None)]
@@ -321,7 +321,7 @@ def _check_made(made: Any, path: str, asked: set[_Asked]) -> None:
 
 
 def _checked_secret(
-    value: dict[str, Any], at: str, holder: tuple[str, str] | None, rules: Rules
+    value: dict[str, Any], at: str, holder: tuple[str, str] | None, rules: RevivalRules
 ) -> tuple[str, str, str]:
     id = value.get("id")
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Call
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import (
     ConfigError,
@@ -34,7 +34,7 @@ Target: TypeAlias = "str | os.PathLike[str]"
 BUCKETS = ("s3", "gs", "az")
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """A name in a listing. `modified` is in seconds since 1970."""
 
     name: str
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     problem: str = ""
 
 
-class Place(ABC):
+class Location(ABC):
     """Where a snapshot lies, or is to lie. `where` is how it may be shown."""
 
     where: str
@@ -69,11 +69,11 @@ class Folder(ABC):
     """What snapshots lie in: a directory, or what has a prefix in a bucket."""
 
     @abstractmethod
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[FolderEntry]:
         """The names right in it that end as those of snapshots do, sorted."""
 
     @abstractmethod
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> Location:
         """One of them."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Folder(ABC):
         """How one of them may be shown."""
 
 
-def place_of(target: Target, options: Mapping[str, Any], *, named: bool = False) -> Place:
+def place_of(target: Target, options: Mapping[str, Any], *, named: bool = False) -> Location:
     """The place that a path or URL names. `named` asks for a name that ends as those of snapshots do."""
     text = _text(target)
     scheme = _scheme(text) if isinstance(target, str) else ""
@@ -91,10 +91,10 @@ def place_of(target: Target, options: Mapping[str, Any], *, named: bool = False)
             f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"agent{SUFFIX}, for one"
         )
     if scheme in BUCKETS:
-        from holdfast.agents.snapshots.buckets import ObjectPlace
+        from holdfast.agents.snapshots.buckets import ObjectLocation
 
-        return ObjectPlace(text, options)
-    return FilePlace(_path(text, scheme, options))
+        return ObjectLocation(text, options)
+    return FileLocation(_path(text, scheme, options))
 
 
 def folder_of(target: Target, options: Mapping[str, Any]) -> Folder:
@@ -146,7 +146,7 @@ def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
     return Path(rest)
 
 
-class FilePlace(Place):
+class FileLocation(Location):
     """A file."""
 
     def __init__(self, path: Path) -> None:
@@ -154,19 +154,19 @@ class FilePlace(Place):
         self.where = str(path)
 
     async def read(self, most: int) -> bytes:
-        call: Call[bytes] = Call(lambda: self._read(most))
+        call: BlockingCall[bytes] = BlockingCall(lambda: self._read(most))
         return await call
 
     async def write(self, data: bytes, *, overwrite: bool) -> None:
-        call: Call[None] = Call(lambda: self._write(data, overwrite))
+        call: BlockingCall[None] = BlockingCall(lambda: self._write(data, overwrite))
         await call
 
     async def exists(self) -> bool:
-        call: Call[bool] = Call(self._exists)
+        call: BlockingCall[bool] = BlockingCall(self._exists)
         return await call
 
     async def delete(self) -> None:
-        call: Call[None] = Call(self._delete)
+        call: BlockingCall[None] = BlockingCall(self._delete)
         await call
 
     def _read(self, most: int) -> bytes:
@@ -263,17 +263,17 @@ class FileFolder(Folder):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def entries(self) -> list[Entry]:
-        call: Call[list[Entry]] = Call(self._entries)
+    async def entries(self) -> list[FolderEntry]:
+        call: BlockingCall[list[FolderEntry]] = BlockingCall(self._entries)
         return await call
 
-    def place(self, name: str) -> Place:
-        return FilePlace(self._path / name)
+    def place(self, name: str) -> Location:
+        return FileLocation(self._path / name)
 
     def where(self, name: str) -> str:
         return str(self._path / name)
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[FolderEntry]:
         found = []
         try:
             with os.scandir(self._path) as entries:
@@ -285,7 +285,7 @@ class FileFolder(Folder):
                     except FileNotFoundError:
                         continue  # deleted meanwhile
                     problem = "" if stat.S_ISREG(status.st_mode) else "this is a link or a directory, and no file"
-                    found.append(Entry(entry.name, status.st_size, status.st_mtime, problem))
+                    found.append(FolderEntry(entry.name, status.st_size, status.st_mtime, problem))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SnapshotNotFoundError("there is no such directory", where=str(self._path)) from error
         except OSError as error:

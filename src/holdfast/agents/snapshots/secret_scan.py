@@ -52,7 +52,7 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, str | bytes) and bool(value)
 
 
-class Gathering:
+class SecretScan:
     """One snapshot in the making."""
 
     def __init__(self, secrets: Mapping[str, Any] | None = None, not_secret: Iterable[str] = ()) -> None:

@@ -8,14 +8,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots.json_values import check_fields, given_back, kept
-from holdfast.agents.snapshots.secret_scan import Gathering
+from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
 
 
-def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, gathering: Gathering) -> Any:
+def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, gathering: SecretScan) -> Any:
     """The thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):

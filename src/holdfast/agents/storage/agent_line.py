@@ -12,25 +12,25 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.agents.storage.conflicts import HINT
-from holdfast.agents.storage.record import CONVERSATION, AgentRecord, Standing, record_of
+from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, record_of
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
-from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.branch_graph import Layout
+from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import DIGEST, Event, digest, rows, told
 from holdfast.engine.guard import Action, Guards, Permit, both_guards
 from holdfast.engine.lines import ROOT
-from holdfast.engine.model.operations import EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import AGENTS
-from holdfast.engine.row_format import Line, Point, readable
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 PREFIX = AGENTS
 """What the names of agents' lines start with."""
@@ -66,7 +66,9 @@ class Delta:
         if self.messages is not None:
             put[CONVERSATION] = Set(flatten(self.messages))
         elif self.added:
-            put[CONVERSATION] = EditList((Keep(0, self.kept), tuple(self.added)) if self.kept else (tuple(self.added),))
+            put[CONVERSATION] = EditList(
+                (KeepRun(0, self.kept), tuple(self.added)) if self.kept else (tuple(self.added),)
+            )
         changes = tuple((pack_name(name), operation) for name, operation in put.items())
         return EditMap(tuple(map(pack_name, self.removed)), changes)
 
@@ -74,7 +76,7 @@ class Delta:
 class AgentLine:
     """What is kept of one agent, as somebody in particular may see and change it."""
 
-    def __init__(self, handle: Handle, id: str) -> None:
+    def __init__(self, handle: StoreHandle, id: str) -> None:
         self.handle = handle
         self.id = handle.guard.key("agents", id, "id of an agent")
         self.scope: Scope = handle.guard.scope({"agent": self.id})
@@ -86,12 +88,12 @@ class AgentLine:
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    async def newest(self) -> Point | None:
+    async def newest(self) -> StepRef | None:
         """The last step; None if the agent was never saved."""
         memo = await self.handle.engine.lines.fresh(self.line)
         return None if memo is None else memo.point
 
-    async def point(self, version: int | None = None) -> Point:
+    async def point(self, version: int | None = None) -> StepRef:
         """The last step, or the one that made a version. Raises `NotFoundError`."""
         newest = await self.newest()
         if newest is None:
@@ -107,22 +109,22 @@ class AgentLine:
         if version == newest.depth + 1:
             return newest
         lines = self.handle.engine.lines
-        layout = Layout(await lines.branches(self.line))
+        layout = BranchGraph(await lines.branches(self.line))
         try:
             return await lines.find(self.line, layout.along(newest.branch, version - 1))
         except NotFoundError as error:
             raise self._not_there(f"version {version} of the agent is not there any more") from error
 
-    async def follows(self, newest: Point, old: Point) -> bool:
+    async def follows(self, newest: StepRef, old: StepRef) -> bool:
         """Whether a step is on the way to the newest one. Of one that was pruned, its stub tells."""
         if old.depth > newest.depth:
             return False
         engine = self.handle.engine
-        place = Layout(await engine.lines.branches(self.line)).along(newest.branch, old.depth)
+        place = BranchGraph(await engine.lines.branches(self.line)).along(newest.branch, old.depth)
         (rows,) = await engine.ground.backend.read([Get(STEPS, [(*self.line, *place)])])
-        return bool(rows) and Point.of(rows[0]).hash == old.hash
+        return bool(rows) and StepRef.of(rows[0]).hash == old.hash
 
-    async def at(self, at: str | datetime) -> Point:
+    async def at(self, at: str | datetime) -> StepRef:
         """The last step by a time, or the one that a revision names, such as the id of a step. Raises
         `NotFoundError`."""
         await self.point()
@@ -137,12 +139,12 @@ class AgentLine:
             what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there"
         )
 
-    async def channels(self, point: Point) -> dict[bytes, Packed]:
+    async def channels(self, point: StepRef) -> dict[bytes, Packed]:
         """What a step left, packed: all but the conversation."""
         part = self.handle.engine.partial(self.line, point)
         return {pack_name(name): await part.packed((name,)) for name in await part.names() if name != CONVERSATION}
 
-    async def record(self, point: Point, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
+    async def record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
         """The agent as a step left it, of its channels if they are at hand. `CorruptError` if that cannot be read."""
         engine = self.handle.engine
         state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
@@ -150,7 +152,7 @@ class AgentLine:
         notes: Mapping[str, Any] = self.handle.codec.unpack(head.header.metadata)
         return record_of(self.id, state, point.depth + 1, to_datetime(point.time), point.id, notes)
 
-    async def messages(self, point: Point, start: int | None = None, stop: int | None = None) -> list[Any]:
+    async def messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Messages of the conversation as a step left it."""
         part = self.handle.engine.partial(self.line, point)
         if CONVERSATION not in await part.names():
@@ -159,7 +161,7 @@ class AgentLine:
 
     # Saving ---------------------------------------------------------------------------------------------------
 
-    def about(self, kind: str, standing: Standing, messages: int, metadata: Packed) -> dict[str, Any]:
+    def about(self, kind: str, standing: AgentPosition, messages: int, metadata: Packed) -> dict[str, Any]:
         """What a step says of the agent for lists, which read no states: its class, where it stands, how many messages
         it has, and its packed metadata."""
         status, state, pending = standing
@@ -176,13 +178,13 @@ class AgentLine:
         self,
         kind: str,
         delta: Delta,
-        parent: Point | None,
+        parent: StepRef | None,
         about: Mapping[str, Any],
         events: Sequence[Event],
         permit: Permit,
         id: str = "",
-        instead_of: Point | None = None,
-    ) -> Saving:
+        instead_of: StepRef | None = None,
+    ) -> AppendRequest:
         """A step of the agent, to be saved alone or together with those of others. It follows the newest step; or goes
         on from an older one, on a branch of its own, if the newest is to be passed over."""
         trace, actor = trace_context.traced(), self.handle.guard.actor
@@ -192,13 +194,13 @@ class AgentLine:
         said |= {DIGEST: digest(happened)} if happened else {}
         edit = delta.edit()
 
-        async def edited(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
+        async def edited(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit
 
         def riders(id: str) -> list[Change]:
             return rows(self.line, id, happened)
 
-        return Saving(
+        return AppendRequest(
             self.line,
             edited,
             parent=ROOT if parent is None else parent.id,
@@ -212,7 +214,7 @@ class AgentLine:
             opens="" if instead_of is None else f"after-{instead_of.id}",
         )
 
-    def _newest_is(self, point: Point | None, passed: Point | None) -> Guards:
+    def _newest_is(self, point: StepRef | None, passed: StepRef | None) -> Guards:
         """The condition that a step is still the newest. What is not known to have branches is looked at only once
         something has changed."""
 
@@ -229,7 +231,7 @@ class AgentLine:
 
         return newest
 
-    async def save(self, *savings: Saving) -> list[Point]:
+    async def save(self, *savings: AppendRequest) -> list[StepRef]:
         """Append steps, all or none. `ConflictError` if another follows what one of them goes on from."""
         try:
             heads = await self.handle.engine.rebaser.save(*savings)

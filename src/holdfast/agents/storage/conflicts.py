@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from holdfast.agents.definition.options import OnConflict
 from holdfast.agents.storage.record import PENDING
 from holdfast.codec import Codec
-from holdfast.engine.model.merge import Clash, Resolution, merge
+from holdfast.engine.model.merge import PackedConflict, PackedResolution, merge
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history.paths import path_text
@@ -92,15 +92,15 @@ def _picked(codec: Codec, sides: Sides, name: str, where: str) -> Any:
     return None if picked is None else unpack(codec, picked)
 
 
-def _both_added(clash: Clash) -> Resolution | None:
+def _both_added(clash: PackedConflict) -> PackedResolution | None:
     """Where both sides put items at the same place of a list, all of them are there: first those that came first."""
     if clash.path and isinstance(clash.path[-1], slice) and clash.base == []:
         if isinstance(clash.ours, list) and isinstance(clash.theirs, list):
-            return Resolution([*clash.theirs, *clash.ours])
+            return PackedResolution([*clash.theirs, *clash.ours])
     return None
 
 
-def _refused(codec: Codec, clashes: tuple[Clash, ...], where: str) -> ConflictError:
+def _refused(codec: Codec, clashes: tuple[PackedConflict, ...], where: str) -> ConflictError:
     places = [path_text(tuple(_place(codec, each) for each in clash.path)) for clash in clashes]
     more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     return _conflict(f"both sides changed {', '.join(places[:_SHOWN])}{more}", where)

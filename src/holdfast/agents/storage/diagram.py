@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.storage.transition_log import Counts, Way, counts
+from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey, counts
 
 
-def mermaid(machine: Machine | None, counted: Counts | None = None, current: str = "") -> str:
+def mermaid(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
     """A state diagram for Mermaid. Without a machine, it shows what was recorded."""
     drawing = _drawing(machine, counted, current)
     lines = ["stateDiagram-v2"]
@@ -24,7 +24,7 @@ def mermaid(machine: Machine | None, counted: Counts | None = None, current: str
     return "\n".join(lines) + "\n"
 
 
-def dot(machine: Machine | None, counted: Counts | None = None, current: str = "") -> str:
+def dot(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
     """A graph for Graphviz. Without a machine, it shows what was recorded."""
     drawing = _drawing(machine, counted, current)
     lines = ["digraph machine {", "    rankdir=LR;", "    node [shape=box, style=rounded];"]
@@ -59,7 +59,7 @@ class _Drawing:
     def id(self, state: str) -> str:
         return self._ids[state]
 
-    def entered(self, counted: Counts) -> None:
+    def entered(self, counted: TransitionCounts) -> None:
         """Have the states say how often they were entered."""
         self._entered = counted.entered
 
@@ -69,7 +69,7 @@ class _Drawing:
         return [(id, f"{name} ({times[name]})" if times.get(name) else name) for name, id in self._ids.items()]
 
 
-def _drawing(machine: Machine | None, counted: Counts | None, current: str) -> _Drawing:
+def _drawing(machine: Machine | None, counted: TransitionCounts | None, current: str) -> _Drawing:
     found = counts(()) if counted is None else counted
     ways = dict.fromkeys(() if machine is None else _declared(machine))
     recorded = [*found.taken, *found.failed]
@@ -91,12 +91,12 @@ def _drawing(machine: Machine | None, counted: Counts | None, current: str) -> _
     return drawing
 
 
-def _declared(machine: Machine) -> Iterator[tuple[Way, str]]:
+def _declared(machine: Machine) -> Iterator[tuple[TransitionKey, str]]:
     for way in machine.expanded():
-        yield Way(way.source, way.trigger, way.target), way.via
+        yield TransitionKey(way.source, way.trigger, way.target), way.via
 
 
-def _counted(way: Way, found: Counts) -> str:
+def _counted(way: TransitionKey, found: TransitionCounts) -> str:
     times = [f"{found.taken[way]}×"] if found.taken[way] else []
     times += [f"{found.failed[way]} failed"] if found.failed[way] else []
     return f"{way.trigger} ({', '.join(times)})" if times else way.trigger

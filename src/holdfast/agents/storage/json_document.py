@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import CONVERSATION, AgentRecord, Standing, record_of
-from holdfast.backends.interface import Call
+from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, record_of
+from holdfast.backends.interface import BlockingCall
 from holdfast.engine import trace_context, validation
 from holdfast.engine.events import Event
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, unpack_name, unpack_state
-from holdfast.engine.row_format import Point
+from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
 from holdfast.hooks.feature_hooks import calling
@@ -21,14 +21,16 @@ from holdfast.hooks.feature_hooks import calling
 FORMAT = 1
 
 
-async def exported(line: AgentLine, point: Point) -> dict[str, Any]:
+async def exported(line: AgentLine, point: StepRef) -> dict[str, Any]:
     """An agent as a step left it. Values are in the form that `Codec.to_json` gives them: JSON, with marks where JSON
     has no such type."""
     record = await line.record(point)
     state = unpack_state(line.handle.codec, await line.channels(point))
     state[CONVERSATION] = await line.messages(point)
     # It was read for this alone, and takes seconds of an agent that has talked for long.
-    tree: Call[dict[str, Any]] = Call(lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()})
+    tree: BlockingCall[dict[str, Any]] = BlockingCall(
+        lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()}
+    )
     return {
         "holdfast": "agent",
         "format": FORMAT,
@@ -56,7 +58,7 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
         record = record_of(line.id, state, 1, now, "", {})
     except (HoldfastError, TypeError) as error:
         raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
-    standing = Standing(record.status, record.state, record.pending)
+    standing = AgentPosition(record.status, record.state, record.pending)
     permit = await line.allow("write")
     if await line.newest() is not None:
         raise exists(line)

@@ -17,12 +17,12 @@ from holdfast.agents.storage.agent_line import LARGE, PREFIX, AgentLine, id_of
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.model.scopes import Scope, normal, quoted
-from holdfast.engine.row_format import Line, Point, info_of
+from holdfast.engine.row_format import Line, StepRef, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 _LAST = "\U0010ffff"
 _LEAST = 64
@@ -68,7 +68,7 @@ class AgentStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AgentFilter:
     """Which agents are asked for."""
 
     kind: str | None = None
@@ -96,7 +96,7 @@ class Wanted:
         )
 
 
-async def agents(handle: Handle, wanted: Wanted, prefix: str, after: str, limit: int) -> list[AgentInfo]:
+async def agents(handle: StoreHandle, wanted: AgentFilter, prefix: str, after: str, limit: int) -> list[AgentInfo]:
     """A page of agents in the order of their ids. Who may not read one is not told that it is there."""
     prefix, after = quoted(normal(prefix, "prefix")), quoted(normal(after, "id"))
     metadata = handle.codec.to_plain(dict(wanted.metadata))
@@ -111,7 +111,7 @@ async def agents(handle: Handle, wanted: Wanted, prefix: str, after: str, limit:
         heads = await backend.read([_newest(Line(*map(str, named[scope].key))) for scope in seen])
         for scope, steps in zip(seen, heads, strict=True):
             if steps and len(found) < limit:
-                info = await _info(handle, scope.parts[0].name, named[scope], Point.of(steps[0]))
+                info = await _info(handle, scope.parts[0].name, named[scope], StepRef.of(steps[0]))
                 found += [info] if wanted.shows(info, metadata) else []
         if len(rows) < page:
             break
@@ -123,7 +123,7 @@ def _newest(line: Line) -> Scan:
     return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False)
 
 
-async def _info(handle: Handle, id: str, row: Row, point: Point) -> AgentInfo:
+async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> AgentInfo:
     said = said_by(point)
     metadata = said.get("metadata", {})
     damaged = not said or said.get("status") not in STATUSES or not isinstance(metadata, dict)
@@ -148,15 +148,15 @@ async def _info(handle: Handle, id: str, row: Row, point: Point) -> AgentInfo:
     )
 
 
-async def steps(line: AgentLine, newest: Point, before: str | None, limit: int) -> list[AgentStep]:
+async def steps(line: AgentLine, newest: StepRef, before: str | None, limit: int) -> list[AgentStep]:
     """The steps of an agent, the newest first: those on the way to it, and not such as were passed over."""
     lines = line.handle.engine.lines
-    layout = Layout(await lines.branches(line.line))
-    ends = {each.branch: each.seq for each in layout.stretches(Place(newest.branch, newest.seq))}
+    layout = BranchGraph(await lines.branches(line.line))
+    ends = {each.branch: each.seq for each in layout.stretches(Position(newest.branch, newest.seq))}
     found: list[AgentStep] = []
     start = before or ""
     while len(found) < limit:
-        points = [Point.of(row) for row in await lines.history(line.line, before=start, limit=limit)]
+        points = [StepRef.of(row) for row in await lines.history(line.line, before=start, limit=limit)]
         found += [_step(each) for each in points if each.seq <= ends.get(each.branch, -1)]
         if len(points) < limit:
             break
@@ -164,7 +164,7 @@ async def steps(line: AgentLine, newest: Point, before: str | None, limit: int) 
     return found[:limit]
 
 
-def _step(point: Point) -> AgentStep:
+def _step(point: StepRef) -> AgentStep:
     said = said_by(point)
     status, state, actor, correlation, cause = (str(said.get(name, "")) for name in _TOLD)
     time, count = to_datetime(point.time), _count(said)
@@ -179,7 +179,7 @@ def _count(said: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
-def said_by(point: Point) -> dict[str, Any]:
+def said_by(point: StepRef) -> dict[str, Any]:
     """What the row of a step says of the agent; nothing, if that cannot be read."""
     try:
         found = decode_json(point.metadata)

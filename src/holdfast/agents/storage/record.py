@@ -42,7 +42,7 @@ CHANNELS = tuple(_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChange:
     """Something that takes two phases, of which the first was made and the second is still to come.
 
     `kind` is `transition`, `lifecycle` or `transfer`. `source` and `target` are names of states, of statuses, or ids of
@@ -63,7 +63,7 @@ class Pending:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
-    def of(cls, value: Any, where: str) -> Pending:
+    def of(cls, value: Any, where: str) -> PendingChange:
         """From what is stored."""
         try:
             found = cls(**value)
@@ -81,12 +81,12 @@ _PENDING: Mapping[str, type] = {
 """What is known of all that is under way."""
 
 
-class Standing(NamedTuple):
+class AgentPosition(NamedTuple):
     """Where an agent is: in its life, in its machine, and in the middle of what."""
 
     status: Status
     state: str
-    pending: Pending | None = None
+    pending: PendingChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class AgentRecord:
     messages: int = 0
     """How many messages its conversation has."""
     tokens: int = 0
-    pending: Pending | None = None
+    pending: PendingChange | None = None
     checkpoint: str = ""
     """The id of the step."""
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def record_of(
         state["metadata"],
         messages,
         tokens,
-        None if pending is None else Pending.of(pending, where),
+        None if pending is None else PendingChange.of(pending, where),
         checkpoint,
         notes,
     )

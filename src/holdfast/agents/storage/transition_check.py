@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.storage.transition_log import ROLLBACK, Changed, place
+from holdfast.agents.storage.transition_log import ROLLBACK, TransitionRecord, place
 from holdfast.errors import InvalidError
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class TransitionCheck:
     """What recorded triggers come to, on a machine as it is declared now."""
 
     path: tuple[str, ...]
@@ -20,12 +20,12 @@ class Replayed:
     """The last of them."""
     matches: bool
     """Whether all went as it was recorded."""
-    diverged: Changed | None = None
+    diverged: TransitionRecord | None = None
     """The first that did not."""
     reason: str = ""
 
 
-def replay(changes: Iterable[Changed], machine: Machine) -> Replayed:
+def check_transitions(changes: Iterable[TransitionRecord], machine: Machine) -> TransitionCheck:
     """Apply recorded triggers to a machine, and see whether they lead where they led. Nothing is called: where guards
     decide between several ways, any of them will do.
 
@@ -39,13 +39,13 @@ def replay(changes: Iterable[Changed], machine: Machine) -> Replayed:
         path = path or [each.source]
         reason = _against(each, machine, path[-1])
         if reason:
-            return Replayed(tuple(path), path[-1], False, each, reason)
+            return TransitionCheck(tuple(path), path[-1], False, each, reason)
         path.append(each.target)
     path = path or [machine.initial]
-    return Replayed(tuple(path), path[-1], True)
+    return TransitionCheck(tuple(path), path[-1], True)
 
 
-def _against(change: Changed, machine: Machine, state: str) -> str:
+def _against(change: TransitionRecord, machine: Machine, state: str) -> str:
     """What is not as it was recorded; empty if nothing is."""
     if change.source != state:
         return f"it is recorded from the state {change.source!r}, and the one before led to {state!r}"

@@ -27,7 +27,7 @@ _PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class TransitionRecord:
     """A change that an agent went through, or failed to: a transition, a change of its life, or a recovery."""
 
     kind: Kind
@@ -68,7 +68,7 @@ async def transitions(
     outcome: str | None = None,
     oldest_first: bool = False,
     kind: Kind = "transition",
-) -> list[Changed]:
+) -> list[TransitionRecord]:
     """The transitions of an agent, the newest first, or the oldest.
 
     A page follows the last one by the cursor of its last: given as `before` where the newest come first, and as `after`
@@ -79,8 +79,8 @@ async def transitions(
     await line.allow("read")
     if before is None and after is None and await line.newest() is None:
         raise line.unknown()
-    found: list[Changed] = []
-    pages = Pages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
+    found: list[TransitionRecord] = []
+    pages = TransitionPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
     while len(found) < limit and (rows := await pages.next()):
         meant = (row for row in rows if row.columns[1] == kind)
         meant = (row for row in meant if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
@@ -88,7 +88,7 @@ async def transitions(
     return found
 
 
-class Pages:
+class TransitionPages:
     """The rows of an agent's events, a page at a time."""
 
     def __init__(
@@ -130,7 +130,7 @@ def _behind(place: tuple[str, int]) -> tuple[str, int]:
     return place[0], place[1] + 1
 
 
-def opened(line: AgentLine, row: Row) -> Changed:
+def opened(line: AgentLine, row: Row) -> TransitionRecord:
     """What a row tells."""
     id, number = str(row.key[2]), int(row.key[3])
     time, kind, actor, action, _, outcome, correlation, cause, duration = row.columns
@@ -139,7 +139,7 @@ def opened(line: AgentLine, row: Row) -> Changed:
         packed = open_event(line.line, id, number, row.body, line.handle.engine.ground.max_bytes)
         detail = line.handle.codec.unpack(packed)
     known: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
-    return Changed(
+    return TransitionRecord(
         known,
         str(action),
         str(detail.get("from", "")),
@@ -158,7 +158,7 @@ def opened(line: AgentLine, row: Row) -> Changed:
     )
 
 
-class Way(NamedTuple):
+class TransitionKey(NamedTuple):
     """From where, by what, to where."""
 
     source: str
@@ -167,19 +167,19 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TransitionCounts:
     """How often an agent took each transition, failed to, and came into each state."""
 
-    taken: Counter[Way]
-    failed: Counter[Way]
+    taken: Counter[TransitionKey]
+    failed: Counter[TransitionKey]
     entered: Counter[str]
 
 
-def counts(changes: Iterable[Changed]) -> Counts:
+def counts(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     """Count what was recorded."""
-    found = Counts(Counter(), Counter(), Counter())
+    found = TransitionCounts(Counter(), Counter(), Counter())
     for each in changes:
-        way = Way(each.source, each.trigger, each.target)
+        way = TransitionKey(each.source, each.trigger, each.target)
         if each.ok:
             found.taken[way] += 1
             found.entered[each.target] += 1
@@ -188,10 +188,10 @@ def counts(changes: Iterable[Changed]) -> Counts:
     return found
 
 
-async def counted(line: AgentLine, kind: Kind = "transition") -> Counts:
+async def counted(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
     """Count all transitions of an agent. They are read a page at a time."""
     await line.allow("read")
-    total, pages = counts(()), Pages(line, oldest_first=True, size=_PAGE)
+    total, pages = counts(()), TransitionPages(line, oldest_first=True, size=_PAGE)
     while rows := await pages.next():
         more = counts(opened(line, row) for row in rows if row.columns[1] == kind)
         total.taken.update(more.taken)

@@ -9,9 +9,9 @@ from threading import get_ident
 from typing import Any
 
 from holdfast.agents.runtime.data import Attempt
-from holdfast.agents.runtime.message_buffer import Handed
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.agents.storage.record import CONVERSATION, Pending
+from holdfast.agents.runtime.message_buffer import MessageHandover
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.record import CONVERSATION, PendingChange
 from holdfast.agents.transfer.offer import TRANSFER, Offer
 from holdfast.engine.events import Event
 from holdfast.engine.model.packed_state import as_items
@@ -19,11 +19,11 @@ from holdfast.errors import ConflictError, OutcomeUnknownError
 
 
 async def hand_over(
-    giver: Keeper,
-    receiver: Keeper,
+    giver: AgentPersister,
+    receiver: AgentPersister,
     offer: Offer,
     more: Mapping[str, Any],
-    told: Callable[[Keeper, Offer], Sequence[Event]],
+    told: Callable[[AgentPersister, Offer], Sequence[Event]],
 ) -> Offer:
     """Have the receiver have what the giver has, and `more` besides its context. Returns what was handed over."""
     first, second = sorted((giver, receiver), key=lambda each: each.line.id)
@@ -56,12 +56,12 @@ async def hand_over(
         return offer
 
 
-def under_way(giver: Keeper, id: str) -> bool:
+def under_way(giver: AgentPersister, id: str) -> bool:
     """Whether an agent is in the middle of this transfer."""
     return giver.data.pending is not None and giver.data.pending.correlation == id
 
 
-async def _items(giver: Keeper, count: int) -> list[bytes]:
+async def _items(giver: AgentPersister, count: int) -> list[bytes]:
     """The packed messages that are saved: the bytes that are stored are handed over."""
     line, point = giver.line, giver.point
     assert point is not None  # noqa: S101 - something is saved
@@ -69,7 +69,9 @@ async def _items(giver: Keeper, count: int) -> list[bytes]:
     return (as_items(packed) or [])[:count]
 
 
-def _change(giver: Keeper, receiver: Keeper, offer: Offer, more: Mapping[str, Any], given: Sequence[bytes]) -> None:
+def _change(
+    giver: AgentPersister, receiver: AgentPersister, offer: Offer, more: Mapping[str, Any], given: Sequence[bytes]
+) -> None:
     now, tokens = giver.now(), offer.tokens
     about = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
     with giver.lock:
@@ -81,11 +83,11 @@ def _change(giver: Keeper, receiver: Keeper, offer: Offer, more: Mapping[str, An
         data = receiver.data
         data.context = {**data.context, **context}
         data.metadata = {**data.metadata, "received": {"from": offer.source, **about}}
-        data.pending = Pending(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", about)
+        data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", about)
         data.conversation.receive(given, tokens, receiver.messages)
 
 
-async def _send(giver: Keeper, receiver: Keeper, mine: Attempt, other: Attempt) -> None:
+async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, other: Attempt) -> None:
     try:
         points = await giver.sent(mine, other)
     except (OutcomeUnknownError, ConflictError):  # what got no answer may be tried again below, and find itself
@@ -97,13 +99,13 @@ async def _send(giver: Keeper, receiver: Keeper, mine: Attempt, other: Attempt) 
     receiver.saved(other, points[1])
 
 
-async def _attempt(keeper: Keeper, kind: str, events: Sequence[Event]) -> Attempt:
+async def _attempt(keeper: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
     """A step of an agent as it is now."""
     return keeper.attempt(kind, keeper.take(), events, await keeper.line.allow("write"))
 
 
 @asynccontextmanager
-async def _committing(*keepers: Keeper) -> AsyncIterator[None]:
+async def _committing(*keepers: AgentPersister) -> AsyncIterator[None]:
     """Whoever changes one of these agents in this thread does not wait for a save of it, which waits for this block."""
     for keeper in keepers:
         keeper.committer = get_ident()
@@ -117,15 +119,15 @@ async def _committing(*keepers: Keeper) -> AsyncIterator[None]:
 class _Changed:
     """What of an agent a transfer changes, to be put back if it comes to nothing."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: AgentPersister) -> None:
         self._keeper = keeper
         data = keeper.data
         self._before = (data.context, data.metadata)
         self._pending = data.pending
         self._after: tuple[dict[str, Any], ...] = ()
         self._undone: tuple[dict[str, Any], ...] = ()
-        self._made: Pending | None = None
-        self._handed: Handed | None = None
+        self._made: PendingChange | None = None
+        self._handed: MessageHandover | None = None
 
     def made(self) -> None:
         """What it was changed to."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.agents.storage.record import Pending
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.record import PendingChange
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 
@@ -56,7 +56,7 @@ class Transfer:
     actor: str = ""
 
 
-def told(keeper: Keeper, offer: Offer, phase: Phase, error: str = "", duration: int = 0) -> Event:
+def told(keeper: AgentPersister, offer: Offer, phase: Phase, error: str = "", duration: int = 0) -> Event:
     """The row that tells how far a transfer got."""
     detail: dict[str, Any] = {"from": offer.source, "to": offer.target, "reason": offer.reason}
     detail |= {"messages": offer.messages, "tokens": offer.tokens}
@@ -73,7 +73,7 @@ def told(keeper: Keeper, offer: Offer, phase: Phase, error: str = "", duration: 
     )
 
 
-def recovered(keeper: Keeper, pending: Pending, how: str, *, ran: bool) -> Event:
+def recovered(keeper: AgentPersister, pending: PendingChange, how: str, *, ran: bool) -> Event:
     """The row that tells that a transfer was found half-done, and what became of it."""
     detail = {
         "since": pending.time,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.agents.runtime.placeholder import Revive, StandIn
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import Placeholder, Revive
 from holdfast.agents.transfer.offer import TRANSFER, Offer, recovered
-from holdfast.agents.transfer.transfer import RECENT, Handing, acknowledge
+from holdfast.agents.transfer.transfer import RECENT, TransferRun, acknowledge
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 
 async def recover_transfer(
-    keeper: Keeper, how: Literal["back", "forward"], revive: Revive
+    keeper: AgentPersister, how: Literal["back", "forward"], revive: Revive
 ) -> tuple[Literal["back", "forward"], bool]:
     """Resolve a transfer that was found half-done; returns how that was done, and whether the receiver was asked or
     told of it.
@@ -24,7 +24,7 @@ async def recover_transfer(
     pending = keeper.data.pending
     if pending is None or pending.kind != TRANSFER:
         raise InvalidError("no transfer is under way", where=keeper.where)
-    live = not isinstance(keeper.agent, StandIn)
+    live = not isinstance(keeper.agent, Placeholder)
     data: Mapping[str, Any] = pending.data if isinstance(pending.data, Mapping) else {}
     reason = str(data.get("reason", ""))
     if pending.phase == "received":
@@ -42,7 +42,7 @@ async def recover_transfer(
         )
         await acknowledge(keeper, offer, [recovered(keeper, pending, "forward", ran=live)])
         return "forward", live
-    handing = Handing(keeper, pending.correlation, dict(data.get("context", {})), reason, revive, accept=not live)
+    handing = TransferRun(keeper, pending.correlation, dict(data.get("context", {})), reason, revive, accept=not live)
     handing.found = pending
     offer = await handing.offer(pending.target)
     if how == "back":

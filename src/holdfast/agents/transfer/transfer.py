@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Literal
 
 from holdfast.agents.definition.callbacks import called
-from holdfast.agents.runtime.persister import Keeper
-from holdfast.agents.runtime.placeholder import Revive, StandIn, inert
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import Placeholder, Revive, inert
 from holdfast.agents.runtime.two_phase import incomplete
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.record import Pending
+from holdfast.agents.storage.record import PendingChange
 from holdfast.agents.transfer.commit import hand_over, under_way
 from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, recovered, told
 from holdfast.engine import validation
@@ -47,8 +47,8 @@ _LONGEST = 500
 
 
 async def transfer(
-    giver: Keeper,
-    to: Keeper | str,
+    giver: AgentPersister,
+    to: AgentPersister | str,
     revive: Revive,
     *,
     context: Mapping[str, Any] | None = None,
@@ -64,20 +64,22 @@ async def transfer(
     if any(type(key) is not str for key in more):
         raise InvalidError("the keys of a context are strings", where=repr(list(more))[:80])
     giver.line.handle.codec.pack(more)  # says what cannot be kept of it, and where
-    target = to.line.id if isinstance(to, Keeper) else AgentLine(giver.line.handle, to).id
+    target = to.line.id if isinstance(to, AgentPersister) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
         raise InvalidError("an agent hands nothing to itself", where=f"agent {target!r}")
     mine = giver.line.handle
-    if isinstance(to, Keeper) and (to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant):
+    if isinstance(to, AgentPersister) and (
+        to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant
+    ):
         raise InvalidError("both agents must be kept in one store", where=f"agent {target!r}")
-    live = [giver, to] if isinstance(to, Keeper) else [giver]
+    live = [giver, to] if isinstance(to, AgentPersister) else [giver]
     async with _alone(live):
-        handing = Handing(giver, f"{chance.getrandbits(64):016x}", more, str(reason), revive, accept=accept)
-        return await handing.all(to if isinstance(to, Keeper) else target)
+        handing = TransferRun(giver, f"{chance.getrandbits(64):016x}", more, str(reason), revive, accept=accept)
+        return await handing.all(to if isinstance(to, AgentPersister) else target)
 
 
 @asynccontextmanager
-async def _alone(keepers: Sequence[Keeper]) -> AsyncIterator[None]:
+async def _alone(keepers: Sequence[AgentPersister]) -> AsyncIterator[None]:
     """No other change of these agents begins during this block. All take them in one order, so that nobody waits for
     one who waits."""
     async with AsyncExitStack() as stack:
@@ -86,11 +88,11 @@ async def _alone(keepers: Sequence[Keeper]) -> AsyncIterator[None]:
         yield
 
 
-class Handing:
+class TransferRun:
     """One transfer, from the side of the giver."""
 
     def __init__(
-        self, giver: Keeper, id: str, more: Mapping[str, Any], reason: str, revive: Revive, *, accept: bool
+        self, giver: AgentPersister, id: str, more: Mapping[str, Any], reason: str, revive: Revive, *, accept: bool
     ) -> None:
         self.giver = giver
         self.revive = revive
@@ -99,10 +101,10 @@ class Handing:
         self.reason = reason
         self.accept = accept
         self.started = clocks.perf_counter_ns()
-        self.found: Pending | None = None
+        self.found: PendingChange | None = None
         """What was found half-done, if it is that which is resolved."""
 
-    async def all(self, to: Keeper | str) -> Transfer:
+    async def all(self, to: AgentPersister | str) -> Transfer:
         """From the beginning."""
         giver = self.giver
         if giver.data.pending is not None:
@@ -118,14 +120,14 @@ class Handing:
             raise self._denied(giver, "does not offer it", refused) from refused.__cause__
         before = await giver.asked("agent.transfer", target=target, transfer=self.id)
         about = {"context": dict(self.more), "reason": self.reason}
-        pending = Pending(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=about)
+        pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=about)
         events = [self.event(giver, offer, "begun"), *before.events]
         await giver.commit("transfer.begin", events, standing=giver.data.standing._replace(pending=pending))
         done = await self.rest(offer, to, receiver)
         before.done(giver.version, "" if giver.point is None else giver.point.id)
         return done
 
-    async def rest(self, offer: Offer, to: Keeper | str, receiver: Keeper | None = None) -> Transfer:
+    async def rest(self, offer: Offer, to: AgentPersister | str, receiver: AgentPersister | None = None) -> Transfer:
         """What follows once the giver has said that it is going to."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -152,9 +154,9 @@ class Handing:
                 return await acknowledge(receiver, offer)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
-    async def _receiver(self, to: Keeper | str) -> Keeper:
+    async def _receiver(self, to: AgentPersister | str) -> AgentPersister:
         handle = self.giver.line.handle
-        receiver = to if isinstance(to, Keeper) else await self.revive(handle, to, inert_too=self.accept)
+        receiver = to if isinstance(to, AgentPersister) else await self.revive(handle, to, inert_too=self.accept)
         if receiver.data.pending is not None:
             raise incomplete(receiver.data.pending, receiver.where, "Have it resolved first")
         return receiver
@@ -172,7 +174,7 @@ class Handing:
         kind = giver.spec.name
         return Offer(self.id, giver.line.id, target, kind, len(said), said.tokens, context, self.reason, recent)
 
-    async def _asked(self, keeper: Keeper, hook: str, offer: Offer) -> None:
+    async def _asked(self, keeper: AgentPersister, hook: str, offer: Offer) -> None:
         """Ask an agent, if its author has something to say."""
         asked = keeper.method(hook)
         if asked is None:
@@ -190,7 +192,7 @@ class Handing:
         except Exception as error:
             raise _Refused(f"{type(error).__name__}: {error}"[:_LONGEST]) from error
 
-    def _denied(self, who: Keeper, what: str, refused: _Refused) -> DeniedError:
+    def _denied(self, who: AgentPersister, what: str, refused: _Refused) -> DeniedError:
         return DeniedError(
             f"the transfer is refused: agent {who.line.id!r} {what}: {refused}",
             where=self.giver.where,
@@ -221,7 +223,7 @@ class Handing:
             if not under_way(other, self.id):
                 return None
             with suppress(ConflictError):
-                handing = Handing(other, self.id, self.more, self.reason, self.revive, accept=True)
+                handing = TransferRun(other, self.id, self.more, self.reason, self.revive, accept=True)
                 return await handing.end(phase, offer, error)
         return None
 
@@ -231,7 +233,7 @@ class Handing:
         events = [self.event(giver, offer, phase, error), *self._recovered("back")]
         await giver.commit(f"transfer.{phase}", events, standing=giver.data.standing._replace(pending=None))
 
-    def _rows(self, keeper: Keeper, offer: Offer) -> list[Event]:
+    def _rows(self, keeper: AgentPersister, offer: Offer) -> list[Event]:
         """Those that tell of the batch."""
         if keeper is self.giver:
             return [self.event(keeper, offer, "given"), *self._recovered("forward")]
@@ -239,11 +241,11 @@ class Handing:
 
     def _recovered(self, how: Literal["back", "forward"]) -> list[Event]:
         """The row that tells that it was found half-done, and what became of it."""
-        live = not isinstance(self.giver.agent, StandIn)
+        live = not isinstance(self.giver.agent, Placeholder)
         ran = live and how == "forward"
         return [] if self.found is None else [recovered(self.giver, self.found, how, ran=ran)]
 
-    def event(self, keeper: Keeper, offer: Offer, phase: Phase, error: str = "") -> Event:
+    def event(self, keeper: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
         """The row that tells of it."""
         return told(keeper, offer, phase, error, clocks.perf_counter_ns() - self.started)
 
@@ -252,7 +254,7 @@ class _Refused(Exception):
     """Whoever was asked said no."""
 
 
-async def acknowledge(receiver: Keeper, offer: Offer, also: Sequence[Event] = ()) -> Transfer:
+async def acknowledge(receiver: AgentPersister, offer: Offer, also: Sequence[Event] = ()) -> Transfer:
     """The receiver has what was handed over: let it know, and have it say so. It may be told again, if it was
     interrupted."""
     error: Exception | None = None
@@ -281,12 +283,12 @@ async def acknowledge(receiver: Keeper, offer: Offer, also: Sequence[Event] = ()
     )
 
 
-def receiver_of(to: Any) -> Keeper | str:
+def receiver_of(to: Any) -> AgentPersister | str:
     """Whom a caller names: an agent by its id, or one that is alive."""
-    if isinstance(to, str | Keeper):
+    if isinstance(to, str | AgentPersister):
         return to
     keeper = getattr(to, "keeper", None)
-    if not isinstance(keeper, Keeper):
+    if not isinstance(keeper, AgentPersister):
         raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
             hint="Give the agent, or what attach returned for it",

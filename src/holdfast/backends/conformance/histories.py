@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.backends.conformance.kit import Driven, Suite
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import NODES, SPACES, STEPS, WRITES, Key, Space
+from holdfast.backends.tables import NODES, STEPS, TABLES, WRITES, Key, Table
 
 # Few values of each kind, those that are most often put in the wrong place.
 TEXT = st.sampled_from(["", "B", "a", "a\0", "ab", "b", "\uffff", "\U00010000"])
@@ -26,11 +26,11 @@ USED = (STEPS, WRITES, NODES)
 POOL = 5
 """How many rows of each space a history is about: few, so that its batches and queries meet."""
 
-Pool = dict[Space, list[Row]]
+Pool = dict[Table, list[Row]]
 Step = tuple[list[Change], list[Query]]
 
 
-def _rows(space: Space) -> st.SearchStrategy[Row]:
+def _rows(space: Table) -> st.SearchStrategy[Row]:
     kinds: dict[type, st.SearchStrategy[Any]] = {str: TEXT, int: NUMBERS, bytes: BYTES}
     special = {"tenant": OWNERS, "line": OWNERS, "place": PLACES}
     values = {name: special.get(name, kinds[kind]) for name, kind in space.all_columns.items()}
@@ -62,7 +62,7 @@ def _history(pool: Pool, steps: list[Any]) -> list[Step]:
     ]
 
 
-def _change(pool: Pool, kind: Any, space: Space, one: int, other: int, width: int, body: bytes) -> Change:
+def _change(pool: Pool, kind: Any, space: Table, one: int, other: int, width: int, body: bytes) -> Change:
     key, columns = pool[space][one].key, pool[space][other].columns
     if kind is Delete:
         return Delete(space, key[:width])
@@ -90,7 +90,7 @@ def _query(pool: Pool, drawn: tuple[Any, ...]) -> Query:
 
 def _each_key_once(changes: list[Change]) -> list[Change]:
     """Leave out what would write a key again, or remove what the batch has written: backends need not cope with it."""
-    written: list[tuple[Space, Key]] = []
+    written: list[tuple[Table, Key]] = []
     kept = []
     for change in changes:
         if isinstance(change, Delete):
@@ -117,7 +117,7 @@ class Histories(Suite):
         )
         @given(HISTORIES)
         def follow(drawn: tuple[Pool, list[Any]]) -> None:
-            assert plain.apply(*(Delete(space, ()) for space in SPACES)) is None
+            assert plain.apply(*(Delete(space, ()) for space in TABLES)) is None
             model = Model()
             for batch, queries in _history(*drawn):
                 failed = model.apply(batch)
@@ -125,7 +125,7 @@ class Histories(Suite):
                 assert refused == (failed[0] if failed else None)
                 for query, found in zip(queries, plain.read(*queries), strict=True):
                     _same(query, found, model.read(query))
-            for space in SPACES:
+            for space in TABLES:
                 assert plain.scan(space) == model.read(Scan(space, ()))
 
         follow()

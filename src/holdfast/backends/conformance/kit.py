@@ -14,7 +14,7 @@ import pytest
 from holdfast.backends.interface import Backend, Change, Put, Query, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.tables import SPACES, STEPS, Key, Space
+from holdfast.backends.tables import STEPS, TABLES, Key, Table
 
 T = TypeVar("T")
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -67,18 +67,18 @@ class Driven:
         refused: int | None = self.drive(self.backend.apply(changes))
         return refused
 
-    def fill(self, space: Space, rows: Sequence[Row]) -> None:
+    def fill(self, space: Table, rows: Sequence[Row]) -> None:
         """Have these rows in a space."""
         assert self.apply(*(Put(space, row) for row in rows)) is None
 
-    def scan(self, space: Space, prefix: Key = (), **options: Any) -> list[Row]:
+    def scan(self, space: Table, prefix: Key = (), **options: Any) -> list[Row]:
         """The rows that one scan finds."""
         return self.read(Scan(space, prefix, **options))[0]
 
     def everything(self) -> dict[str, list[Row]]:
         """All rows of the store, by the name of their space."""
-        found = self.read(*(Scan(space, ()) for space in SPACES))
-        return {space.name: rows for space, rows in zip(SPACES, found, strict=True)}
+        found = self.read(*(Scan(space, ()) for space in TABLES))
+        return {space.name: rows for space, rows in zip(TABLES, found, strict=True)}
 
     def close(self) -> None:
         """Close the store."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import Key, Space
+from holdfast.backends.tables import Key, Table
 
 Rows = dict[tuple[str, Key], Row]
 """Rows by the name of their space and their key."""
@@ -72,7 +72,7 @@ def _found(row: Row, scan: Scan) -> bool:
     return not stop or rest[: len(stop)] < stop
 
 
-def _order(space: Space, by: str, row: Row) -> tuple[bytes | int, ...]:
+def _order(space: Table, by: str, row: Row) -> tuple[bytes | int, ...]:
     """The columns that count for an order, as they compare."""
     values = dict(zip(space.all_columns, row.key + row.columns, strict=True))
     return _comparable([values[name] for name in space.order(by)])

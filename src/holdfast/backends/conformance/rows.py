@@ -7,15 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import STEPS, Json, Scalar, Space, Words
+from holdfast.backends.tables import STEPS, JsonText, Scalar, Table, WordList
 
 
-def row_of(space: Space, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:
+def row_of(space: Table, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:
     """A row with this key, and columns of no meaning but for those that are said."""
     unknown = columns.keys() - space.columns.keys()
     if unknown:
         raise TypeError(f"{space.name} has no column {min(unknown)!r}")
-    empty = {name: "null" if kind is Json else kind() for name, kind in space.columns.items()}
+    empty = {name: "null" if kind is JsonText else kind() for name, kind in space.columns.items()}
     return Row(key, tuple(columns.get(name, empty[name]) for name in space.columns), body)
 
 
@@ -24,12 +24,12 @@ def step(seq: int = 0, *, line: str = "line", branch: int = 0, body: bytes = b"b
     return row_of(STEPS, "tenant", line, branch, seq, body=body, **columns)
 
 
-def column(space: Space, row: Row, name: str) -> Scalar:
+def column(space: Table, row: Row, name: str) -> Scalar:
     """What a row has in a column."""
     return row.columns[list(space.columns).index(name)]
 
 
-def meaning(space: Space, row: Row) -> tuple[Any, ...]:
+def meaning(space: Table, row: Row) -> tuple[Any, ...]:
     """What a row says: all of it, and for JSON what it means, since stores may write that in their own way; and words
     in one order."""
     columns = zip(space.columns.values(), row.columns, strict=True)
@@ -37,7 +37,7 @@ def meaning(space: Space, row: Row) -> tuple[Any, ...]:
 
 
 def _meaning(kind: type, value: Scalar) -> Any:
-    if kind is Words:
+    if kind is WordList:
         return sorted(str(value).split(" "))
     # As decimals: 1e300 and a one with 300 zeros are the same number, and to Python not.
-    return json.loads(str(value), parse_int=Decimal, parse_float=Decimal) if kind is Json else value
+    return json.loads(str(value), parse_int=Decimal, parse_float=Decimal) if kind is JsonText else value

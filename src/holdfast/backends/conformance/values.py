@@ -14,13 +14,13 @@ from holdfast.backends.tables import (
     NODES,
     OBJECTS,
     REFS,
-    SPACES,
     STATE_VALUES,
     STEPS,
+    TABLES,
     WRITES,
-    Json,
+    JsonText,
     Scalar,
-    Words,
+    WordList,
 )
 
 NAMES = {
@@ -104,15 +104,15 @@ class Values(Suite):
             assert store.read(Get(STEPS, [row.key]), Scan(STEPS, row.key)) == [[row], [row]]
 
     def test_every_space_keeps_its_rows(self, store: Driven) -> None:
-        samples: dict[type, Scalar] = {str: "text", int: 7, bytes: b"\0bytes\xff", Json: '{"a": [1, "b", null]}'}
-        samples[Words] = "some words"
+        samples: dict[type, Scalar] = {str: "text", int: 7, bytes: b"\0bytes\xff", JsonText: '{"a": [1, "b", null]}'}
+        samples[WordList] = "some words"
         rows = {
             space: Row(
                 tuple(samples[kind] for kind in space.key.values()),
                 tuple(samples[kind] for kind in space.columns.values()),
                 space.name.encode(),
             )
-            for space in SPACES
+            for space in TABLES
         }
         assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
         expected = {space.name: [meaning(space, row)] for space, row in rows.items()}
@@ -195,7 +195,7 @@ def _json(store: Driven, tenant: str, text: str) -> None:
 
 def _everything(store: Driven) -> dict[str, list[object]]:
     found = store.everything()
-    return {space.name: [meaning(space, row) for row in found[space.name]] for space in SPACES}
+    return {space.name: [meaning(space, row) for row in found[space.name]] for space in TABLES}
 
 
 def _kinds(tree: object) -> object:

@@ -1,5 +1,5 @@
 """`mongodb://` and `mongodb+srv://`: rows as documents, in a replica set."""
 
-from holdfast.backends.mongodb.backend import MongoDB
+from holdfast.backends.mongodb.backend import MongoDBBackend
 
-__all__ = ["MongoDB"]
+__all__ = ["MongoDBBackend"]

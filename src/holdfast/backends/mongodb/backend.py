@@ -18,8 +18,8 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.async_backend import TIMEOUT, Network, Stamp
-from holdfast.backends.interface import Batch, Capabilities, Match, Matches, Query, Row
+from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
+from holdfast.backends.interface import Batch, Capabilities, Query, Row, WordMatch, WordMatches
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, weight_of
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.errors import Sessionless, errors_of, translated
@@ -27,7 +27,7 @@ from holdfast.backends.mongodb.maintenance import damage, size, tidy
 from holdfast.backends.mongodb.orphaned_transactions import DRIVER
 from holdfast.backends.mongodb.reader import answer
 from holdfast.backends.mongodb.row_mapping import Document
-from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.mongodb.text_search import find_matches
 from holdfast.backends.mongodb.transaction_limit import room
 from holdfast.backends.runtime.group_commit import Outcome, size_of
@@ -45,7 +45,7 @@ _LIGHT = 4 << 20
 """A batch of no more rows and no more bytes fits into a transaction of any server."""
 
 
-class MongoDB(Network):
+class MongoDBBackend(ServerBackend):
     """A store in a MongoDB database. `_connect` and what follows it run in the store's loop only."""
 
     schemes = ("mongodb", "mongodb+srv")
@@ -55,11 +55,11 @@ class MongoDB(Network):
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
-        self._users: Counter[Layout] = Counter()
+        self._users: Counter[Collections] = Counter()
         self._renewing = False
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> MongoDB:
+    async def open(cls, url: str, **options: Any) -> MongoDBBackend:
         """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
         if url.partition("://")[0] not in cls.schemes:
             raise ConfigError(
@@ -97,7 +97,7 @@ class MongoDB(Network):
                 )
         return await super().apply(batch)
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         return await self._asked(lambda: self._match(match))
 
     async def size(self) -> int:
@@ -113,7 +113,7 @@ class MongoDB(Network):
         client = self._new_client()
         try:
             with errors_of(self.url):
-                layout = Layout(client.get_default_database(_DATABASE), self._prefix)
+                layout = Collections(client.get_default_database(_DATABASE), self._prefix)
                 await layout.prepare(self.url)
         except BaseException:
             await client.close()
@@ -132,7 +132,7 @@ class MongoDB(Network):
         async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
             return await answer(layout, session, queries)
 
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         async with self._used():
             return await self._committer.commit(batches, stamp)
 
@@ -140,7 +140,7 @@ class MongoDB(Network):
         async with self._used() as layout:
             return await room(layout)
 
-    async def _match(self, match: Match) -> Matches:
+    async def _match(self, match: WordMatch) -> WordMatches:
         async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
             return await find_matches(layout, session, match)
 
@@ -157,7 +157,7 @@ class MongoDB(Network):
             await tidy(layout)
 
     @asynccontextmanager
-    async def _used(self) -> AsyncIterator[Layout]:
+    async def _used(self) -> AsyncIterator[Collections]:
         """The collections, through a client that is not closed meanwhile."""
         layout = self._layout
         self._users[layout] += 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.backends.async_backend import Stamp
+from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.batch_eval import Effect, Place, asked
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.tables import Json, Key, Space
+from holdfast.backends.tables import JsonText, Key, Table
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 
 MAX_BODY = 1 << 28
@@ -32,10 +32,10 @@ LINE = 2
 """How many columns of a key name the line, over which groups come into conflict."""
 
 
-class Group:
+class CommitGroup:
     """Batches that are committed together, under a stamp."""
 
-    def __init__(self, batches: Sequence[Batch], stamp: Stamp) -> None:
+    def __init__(self, batches: Sequence[Batch], stamp: GroupStamp) -> None:
         self.stamp = stamp
         self._wrong = [_wrong(batch) for batch in batches]
         self.batches = [batch for batch, error in zip(batches, self._wrong, strict=True) if error is None]
@@ -97,7 +97,7 @@ def weight_of(batch: Batch) -> int:
     return weight
 
 
-def _width(space: Space) -> int:
+def _width(space: Table) -> int:
     return min(LINE, len(space.key))
 
 
@@ -129,11 +129,11 @@ def _measured(change: Change) -> int:
         elif isinstance(value, bytes) or value.isascii():
             size += len(value)
         else:
-            size += len(value.encode("utf-8", "surrogatepass" if issubclass(kind, Json) else "strict"))
+            size += len(value.encode("utf-8", "surrogatepass" if issubclass(kind, JsonText) else "strict"))
     return size
 
 
-def _outgrown(batches: Iterable[Batch]) -> list[tuple[Space, Row]]:
+def _outgrown(batches: Iterable[Batch]) -> list[tuple[Table, Row]]:
     """The rows whose bodies are too large for a document, or together for a transaction."""
     changes = [change for batch in batches for change in batch if isinstance(change, Create | Ensure | Put)]
     rows = {id(change.row): (change.space, change.row) for change in changes}

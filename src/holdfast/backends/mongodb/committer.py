@@ -27,18 +27,18 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
-from holdfast.backends.async_backend import Interrupted, Stamp
+from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
 from holdfast.backends.batch_eval import Columns, Effect, Place, judge
 from holdfast.backends.interface import Batch, Row
-from holdfast.backends.mongodb.commit_group import LINE, Group, line_of, lines_of, weight_of
+from holdfast.backends.mongodb.commit_group import LINE, CommitGroup, line_of, lines_of, weight_of
 from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, codes_of
-from holdfast.backends.mongodb.large_bodies import Uploads
+from holdfast.backends.mongodb.large_bodies import LargeBodies
 from holdfast.backends.mongodb.orphaned_transactions import end_abandoned
-from holdfast.backends.mongodb.reader import Question, find, parts_under
+from holdfast.backends.mongodb.reader import FindRequest, find, parts_under
 from holdfast.backends.mongodb.row_mapping import BODY, PARTS, Document, document_of, id_of, key_of, row_of, under
-from holdfast.backends.mongodb.schema import DURABLE, Layout
+from holdfast.backends.mongodb.schema import DURABLE, Collections
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.tables import LINES, Key, Space
+from holdfast.backends.tables import LINES, Key, Table
 from holdfast.errors import UnavailableError
 
 _ATTEMPTS = 12
@@ -97,7 +97,7 @@ class _View:
     replaced: dict[Place, Document] = field(default_factory=dict)
     """Where parts are of bodies that the group may replace or delete."""
 
-    def lookup(self, space: Space, key: Key) -> Columns | None:
+    def lookup(self, space: Table, key: Key) -> Columns | None:
         """The columns of a row. What a guess does not have is to be created or ensured, and guessed not to be there."""
         return self.columns.get((space, key))
 
@@ -105,16 +105,16 @@ class _View:
 class Committer:
     """Commits the groups of one client."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Collections) -> None:
         self._layout = layout
-        self._uploads = Uploads(layout)
+        self._uploads = LargeBodies(layout)
         self._lines: OrderedDict[Key, _Line] = OrderedDict()
         self._busy: set[Key] = set()
         self._turn = asyncio.Condition()
 
-    async def commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         """Make a group, or find out what became of it."""
-        group = Group(batches, stamp)
+        group = CommitGroup(batches, stamp)
         async with self._alone(group):
             try:
                 parts = await self._uploads.of(group)
@@ -131,10 +131,10 @@ class Committer:
                 self._forget(group)
                 raise
         await end_abandoned(self._layout)
-        raise Interrupted("others write to the same threads all the time")
+        raise ServerInterrupted("others write to the same threads all the time")
 
     @asynccontextmanager
-    async def _alone(self, group: Group) -> AsyncIterator[None]:
+    async def _alone(self, group: CommitGroup) -> AsyncIterator[None]:
         """Wait for other groups of this client that touch the same lines: they would only get into conflict."""
         lines = {*group.lines, _ALL_LINES} if group.wide else group.lines
         async with self._turn:
@@ -165,7 +165,7 @@ class Committer:
             return not self._busy
         return self._busy.isdisjoint(lines)
 
-    async def _attempt(self, group: Group, parts: dict[int, Document], guess: bool) -> list[int | None]:
+    async def _attempt(self, group: CommitGroup, parts: dict[int, Document], guess: bool) -> list[int | None]:
         view = self._remembered(group) if guess else None
         if view is None:
             recorded = await self._recorded(group)
@@ -194,7 +194,7 @@ class Committer:
                 if codes_of(error) & {DUPLICATE, WRITE_CONFLICT}:
                     raise _Stale from error
                 if codes_of(error) & {OVERFLOW} and sum(map(weight_of, group.batches)) < _LIGHT:
-                    raise Interrupted("the server's cache is full of what others have not committed") from error
+                    raise ServerInterrupted("the server's cache is full of what others have not committed") from error
                 raise
             try:
                 await session.commit_transaction()
@@ -203,14 +203,14 @@ class Committer:
                     raise _Stale from error
                 if error.has_error_label("TransientTransactionError") or codes_of(error) & {OVERFLOW}:
                     raise  # the server says that it was not made; of anything else nobody knows
-                raise Interrupted(str(error), sent=True) from error
+                raise ServerInterrupted(str(error), sent=True) from error
         self._remember(group, view, lines, token, effect, parts)
         self._uploads.forget(group)
         return outcomes
 
     # What is known beforehand
 
-    def _remembered(self, group: Group) -> _View | None:
+    def _remembered(self, group: CommitGroup) -> _View | None:
         """What is remembered, if that may be enough."""
         if group.wide:
             return None
@@ -232,19 +232,19 @@ class Committer:
                 known[place] = None
         return _View(lines, False, known) if group.expected <= known.keys() else None
 
-    async def _recorded(self, group: Group) -> _View | list[int | None]:
+    async def _recorded(self, group: CommitGroup) -> _View | list[int | None]:
         """Read what the group is about; or the outcomes, if it was made already."""
         layout = self._layout
         client, ids = _client_id(group.stamp), [_lock_id(line) for line in group.lines]
         locks: list[Document] = [{"_id": {"$in": [client, *ids, *([_lock_id(_ALL_LINES)] if group.wide else [])]}}]
         locks += [{"_id": under(LINES, prefix)} for prefix in group.wide]
-        questions = [Question(layout.commits, [{"$match": {"$or": locks}}], len(ids))]
-        spaces: list[Space] = []
+        questions = [FindRequest(layout.commits, [{"$match": {"$or": locks}}], len(ids))]
+        spaces: list[Table] = []
         for space, keys in _by_space(group.asked):
             for some in _some(keys):
                 these = {"_id": {"$in": [id_of(space, key) for key in some]}}
                 questions.append(
-                    Question(layout.of(space), [{"$match": these}, {"$project": {BODY: 0, PARTS: 0}}], len(some))
+                    FindRequest(layout.of(space), [{"$match": these}, {"$project": {BODY: 0, PARTS: 0}}], len(some))
                 )
                 spaces.append(space)
         columns = len(spaces)
@@ -252,12 +252,12 @@ class Committer:
         for space, keys in _by_space(group.put):
             for some in _some(keys):
                 these = {"_id": {"$in": [id_of(space, key) for key in some]}}
-                questions.append(Question(layout.of(space), [{"$match": these}, bare], len(some)))
+                questions.append(FindRequest(layout.of(space), [{"$match": these}, bare], len(some)))
                 spaces.append(space)
         for space, prefixes in _by_space(group.deleted):
             for range_ in _ranges(space, prefixes):
                 kept = {"_id": range_, PARTS: {"$exists": True}}
-                questions.append(Question(layout.of(space), [{"$match": kept}, bare], len(range_.get("$in", ".."))))
+                questions.append(FindRequest(layout.of(space), [{"$match": kept}, bare], len(range_.get("$in", ".."))))
                 spaces.append(space)
         async with layout.database.client.start_session(snapshot=True) as session:
             found = await find(session, questions)
@@ -287,7 +287,7 @@ class Committer:
 
     def _remember(
         self,
-        group: Group,
+        group: CommitGroup,
         view: _View,
         lines: dict[Key, _Line],
         token: str,
@@ -309,7 +309,7 @@ class Committer:
         while len(self._lines) > _LINES:
             self._lines.popitem(last=False)
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: CommitGroup) -> None:
         if group.wide:
             self._lines.clear()
         for line in group.lines:
@@ -320,7 +320,7 @@ class Committer:
     async def _replace_locks(
         self,
         session: AsyncClientSession,
-        group: Group,
+        group: CommitGroup,
         lines: dict[Key, _Line],
         token: str,
         effect: Effect,
@@ -360,15 +360,15 @@ class Committer:
                 raise _Stale
 
     async def _write(
-        self, session: AsyncClientSession, group: Group, view: _View, effect: Effect, parts: dict[int, Document]
+        self, session: AsyncClientSession, group: CommitGroup, view: _View, effect: Effect, parts: dict[int, Document]
     ) -> None:
         # To look for what is not there takes MongoDB long where much was deleted: what can be is inserted.
         fresh = effect.fresh | (group.put - view.present if view.whole else set())
-        rows: dict[Space, list[Row]] = {space: [] for space in effect.deleted}
+        rows: dict[Table, list[Row]] = {space: [] for space in effect.deleted}
         for place, row in sorted(effect.written.items(), key=lambda item: item[0] not in fresh):
             rows.setdefault(place[0], []).append(row)
 
-        def operation(space: Space, row: Row) -> _Operation:
+        def operation(space: Table, row: Row) -> _Operation:
             place, document = (space, row.key), document_of(space, row, parts.get(id(row)))
             # In a line that nobody wrote to there is nothing. If that is wrong, what is inserted meets what is there.
             guessed_new = not view.whole and not view.lines[line_of(row.key)].last
@@ -403,7 +403,7 @@ def _useless(view: _View, effect: Effect, parts: dict[int, Document]) -> Iterato
         yield DeleteMany({"_id": parts_under(where["upload"], where["first"], where["count"])})
 
 
-def _ranges(space: Space, prefixes: Iterable[Key]) -> Iterator[Document]:
+def _ranges(space: Table, prefixes: Iterable[Key]) -> Iterator[Document]:
     """What finds the `_id`s that start with these prefixes: whole keys together, and all others one by one."""
     whole = [prefix for prefix in prefixes if len(prefix) == len(space.key)]
     for some in _some(whole):
@@ -413,8 +413,8 @@ def _ranges(space: Space, prefixes: Iterable[Key]) -> Iterator[Document]:
             yield under(space, prefix)
 
 
-def _by_space(places: set[Place]) -> Iterator[tuple[Space, list[Key]]]:
-    spaces: dict[Space, list[Key]] = {}
+def _by_space(places: set[Place]) -> Iterator[tuple[Table, list[Key]]]:
+    spaces: dict[Table, list[Key]] = {}
     for space, key in places:
         spaces.setdefault(space, []).append(key)
     yield from spaces.items()
@@ -434,11 +434,11 @@ def _line_of_lock(document: Document) -> Key:
     return _ALL_LINES if "all" in found else tuple(found.values())
 
 
-def _client_id(stamp: Stamp) -> Document:
+def _client_id(stamp: GroupStamp) -> Document:
     return {"client": stamp.client, "slot": stamp.slot}
 
 
-def _outcomes(document: Document, stamp: Stamp) -> list[int | None] | None:
+def _outcomes(document: Document, stamp: GroupStamp) -> list[int | None] | None:
     """What was recorded of a group, if anything was."""
     if document["number"] > stamp.number:
         raise UnavailableError("a later group of this client was made before this one", hint="Look what was made")

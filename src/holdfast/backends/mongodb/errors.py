@@ -16,11 +16,11 @@ from pymongo.errors import (
     PyMongoError,
 )
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.errors import ConfigError, DeniedError, InvalidError, TooLargeError, UnavailableError
 
 
-class Sessionless(Interrupted):
+class Sessionless(ServerInterrupted):
     """A connection that has no sessions, and never will: it was made to a member that was in no replica set yet."""
 
 
@@ -52,7 +52,7 @@ def codes_of(error: PyMongoError) -> set[int]:
 
 
 def translated(error: PyMongoError | InvalidDocument, where: str) -> Exception:
-    """What to raise for an error of the driver. `Interrupted`, if it may pass."""
+    """What to raise for an error of the driver. `ServerInterrupted`, if it may pass."""
     if isinstance(error, DocumentTooLarge | InvalidDocument):
         return TooLargeError(f"MongoDB cannot hold this: {error}", where=where, hint="Save less in one step")
     if "Sessions are not supported" in str(error):
@@ -74,7 +74,7 @@ def translated(error: PyMongoError | InvalidDocument, where: str) -> Exception:
         return TooLargeError(f"MongoDB cannot hold this: {_said(error)}", where=where, hint="Save less in one step")
     passing = isinstance(error, ConnectionFailure) or codes & _PASSING
     if passing or any(map(error.has_error_label, ("TransientTransactionError", "RetryableWriteError"))):
-        return Interrupted(_said(error))
+        return ServerInterrupted(_said(error))
     return UnavailableError(f"MongoDB refused: {_said(error)}", where=where, hint="Nothing was done")
 
 

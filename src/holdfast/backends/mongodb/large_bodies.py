@@ -11,10 +11,10 @@ import secrets
 
 from bson import Binary
 
-from holdfast.backends.mongodb.commit_group import PART, Group
+from holdfast.backends.mongodb.commit_group import PART, CommitGroup
 from holdfast.backends.mongodb.reader import parts_of
 from holdfast.backends.mongodb.row_mapping import Document, id_of
-from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.schema import Collections
 
 _OLD = 24 * 3600 * 1000
 """After how many milliseconds an upload that nobody refers to is given up."""
@@ -22,15 +22,15 @@ _OLD = 24 * 3600 * 1000
 _PARTS_AT_ONCE = 4
 
 
-class Uploads:
+class LargeBodies:
     """The uploads of one client."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Collections) -> None:
         self._layout = layout
         self._made: dict[int, tuple[int, dict[int, Document]]] = {}
         """By slot: for which group, and where the bodies of its rows are. For when the group is sent again."""
 
-    async def of(self, group: Group) -> dict[int, Document]:
+    async def of(self, group: CommitGroup) -> dict[int, Document]:
         """Where the parts are of those bodies that do not go into the transaction, by the identity of their rows."""
         if not group.outgrown:
             return {}
@@ -41,17 +41,17 @@ class Uploads:
         self._made[group.stamp.slot] = (group.stamp.number, made)
         return made
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: CommitGroup) -> None:
         """The group was made."""
         self._made.pop(group.stamp.slot, None)
 
-    async def discard(self, group: Group) -> None:
+    async def discard(self, group: CommitGroup) -> None:
         """Nothing of the group was made, and nothing will be."""
         _, made = self._made.pop(group.stamp.slot, (0, {}))
         for upload in {kept["upload"] for kept in made.values()}:
             await _remove(self._layout, {"upload": upload})
 
-    async def _upload(self, group: Group) -> dict[int, Document]:
+    async def _upload(self, group: CommitGroup) -> dict[int, Document]:
         upload = secrets.token_hex(12)
         begun = {"$currentDate": {"begun": True}}
         await self._layout.commits.update_one({"_id": {"upload": upload}}, begun, upsert=True)
@@ -79,7 +79,7 @@ class Uploads:
         return made
 
 
-async def sweep(layout: Layout) -> None:
+async def sweep(layout: Collections) -> None:
     """Remove uploads that were begun long ago and never referred to."""
     old = {"$expr": {"$lt": ["$begun", {"$subtract": ["$$NOW", _OLD]}]}, "begun": {"$exists": True}}
     await layout.commits.update_many(old, {"$set": {"swept": True}})  # from now on nobody can refer to them
@@ -87,7 +87,7 @@ async def sweep(layout: Layout) -> None:
         await _remove(layout, document["_id"])
 
 
-async def _remove(layout: Layout, named: Document) -> None:
+async def _remove(layout: Collections, named: Document) -> None:
     """Remove an upload: what names it last, so that none is left behind unnamed."""
     await layout.parts.delete_many({"_id": parts_of(named["upload"])})
     await layout.commits.delete_one({"_id": named})

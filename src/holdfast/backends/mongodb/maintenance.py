@@ -5,10 +5,10 @@ from __future__ import annotations
 from pymongo.errors import OperationFailure
 
 from holdfast.backends.mongodb.large_bodies import sweep
-from holdfast.backends.mongodb.reader import Question, find
+from holdfast.backends.mongodb.reader import FindRequest, find
 from holdfast.backends.mongodb.row_mapping import Document, under
-from holdfast.backends.mongodb.schema import Layout
-from holdfast.backends.tables import SPACES
+from holdfast.backends.mongodb.schema import Collections
+from holdfast.backends.tables import TABLES
 
 _WORTHWHILE = 1 << 20
 """How many bytes a collection has free, at the least, for it to be worth moving together."""
@@ -17,7 +17,7 @@ _NOT_OURS = frozenset({13, 59, 72, 115, 117, 166, 291, 8000})
 """Not authorized, not known to a router or a service, not possible now. The room is used again in any case."""
 
 
-async def size(layout: Layout) -> int:
+async def size(layout: Collections) -> int:
     """The bytes of documents, before MongoDB compresses them, and of indexes."""
     total = 0
     for collection in layout.all:
@@ -27,7 +27,7 @@ async def size(layout: Layout) -> int:
     return total
 
 
-async def damage(layout: Layout) -> list[str]:
+async def damage(layout: Collections) -> list[str]:
     """What MongoDB's `validate` finds."""
     found: list[str] = []
     for collection in layout.all:
@@ -39,7 +39,7 @@ async def damage(layout: Layout) -> list[str]:
     return found
 
 
-async def tidy(layout: Layout) -> None:
+async def tidy(layout: Collections) -> None:
     """Remove uploads that were given up, and what says who wrote last to lines that are gone; and have collections that
     are half empty give their room back to the disk, where this user may."""
     await sweep(layout)
@@ -52,7 +52,7 @@ async def tidy(layout: Layout) -> None:
             return
 
 
-async def _compact(layout: Layout, name: str) -> bool:
+async def _compact(layout: Collections, name: str) -> bool:
     """Have a collection moved together; False where that is not for us to ask. Others read and write meanwhile."""
     try:
         await layout.database.command("compact", name, force=True)
@@ -63,12 +63,12 @@ async def _compact(layout: Layout, name: str) -> bool:
     return True
 
 
-async def _remove_if_gone(layout: Layout, lock: Document) -> None:
+async def _remove_if_gone(layout: Collections, lock: Document) -> None:
     """Forget a line where nothing is. Somebody who writes to it meanwhile gets ahead of this."""
     line = tuple(lock["_id"].values())
     async with layout.database.client.start_session(snapshot=True) as session:
         one: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
-        questions = [Question(layout.of(space), [{"$match": {"_id": under(space, line)}}, *one]) for space in SPACES]
+        questions = [FindRequest(layout.of(space), [{"$match": {"_id": under(space, line)}}, *one]) for space in TABLES]
         there = any(await find(session, questions))
     # Only if nobody wrote since the lock was read, and so since it was seen that nothing is there.
     if not there:

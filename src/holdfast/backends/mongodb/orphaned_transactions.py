@@ -12,7 +12,7 @@ import logging
 from pymongo.errors import OperationFailure
 
 from holdfast.backends.mongodb.row_mapping import Document
-from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.schema import Collections
 
 _log = logging.getLogger("holdfast.mongodb")
 
@@ -25,7 +25,7 @@ _IDLE = 5_000_000
 _MAY_NOT_LOOK = frozenset({13, 59, 115, 303, 8000})
 
 
-async def end_abandoned(layout: Layout) -> None:
+async def end_abandoned(layout: Collections) -> None:
     """End the transactions of this user, begun by Holdfast, that have done nothing for seconds."""
     admin = layout.database.client.admin
     stages: list[Document] = [

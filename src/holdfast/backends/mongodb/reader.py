@@ -15,7 +15,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.mongodb.row_mapping import PARTS, Document, order_of, pipeline, row_of
-from holdfast.backends.mongodb.schema import Collection, Layout
+from holdfast.backends.mongodb.schema import Collection, Collections
 from holdfast.errors import CorruptError
 
 _KEYS = 1_000
@@ -26,7 +26,7 @@ _BATCH = 5_000
 _TAG = "_question"
 
 
-class Question(NamedTuple):
+class FindRequest(NamedTuple):
     """Something to find: stages in a collection, and how many keys they name."""
 
     collection: Collection
@@ -34,10 +34,10 @@ class Question(NamedTuple):
     keys: int = 1
 
 
-async def answer(layout: Layout, session: AsyncClientSession, queries: Sequence[Query]) -> list[list[Row]]:
+async def answer(layout: Collections, session: AsyncClientSession, queries: Sequence[Query]) -> list[list[Row]]:
     """The rows that each query finds."""
     numbered = [
-        (number, Question(layout.of(part.space), pipeline(part), _keys(part)))
+        (number, FindRequest(layout.of(part.space), pipeline(part), _keys(part)))
         for number, query in enumerate(queries)
         for part in _split(query)
     ]
@@ -54,7 +54,7 @@ async def answer(layout: Layout, session: AsyncClientSession, queries: Sequence[
     return answers
 
 
-async def find(session: AsyncClientSession, questions: Sequence[Question]) -> list[list[Document]]:
+async def find(session: AsyncClientSession, questions: Sequence[FindRequest]) -> list[list[Document]]:
     """The documents that each question finds."""
     found: list[list[Document]] = [[] for _ in questions]
     for numbers in _loads(questions):
@@ -76,7 +76,7 @@ def parts_of(upload: str) -> Document:
     return {"$gte": {"upload": upload}, "$lt": {"upload": upload, "part": MaxKey()}}
 
 
-async def _bodies(layout: Layout, session: AsyncClientSession, documents: Sequence[Document]) -> dict[int, bytes]:
+async def _bodies(layout: Collections, session: AsyncClientSession, documents: Sequence[Document]) -> dict[int, bytes]:
     """The bodies that are kept in parts, by the place of their documents."""
     bodies: dict[int, bytes] = {}
     for at, document in enumerate(documents):
@@ -106,7 +106,7 @@ def _keys(query: Query) -> int:
     return 1 if isinstance(query, Scan) else len(query.keys)
 
 
-def _loads(questions: Sequence[Question]) -> Iterator[list[int]]:
+def _loads(questions: Sequence[FindRequest]) -> Iterator[list[int]]:
     """The numbers of questions that are asked together."""
     load: list[int] = []
     keys = 0
@@ -120,5 +120,5 @@ def _loads(questions: Sequence[Question]) -> Iterator[list[int]]:
         yield load
 
 
-def _tagged(question: Question, number: int) -> Question:
+def _tagged(question: FindRequest, number: int) -> FindRequest:
     return question._replace(stages=[*question.stages, {"$set": {_TAG: number}}])

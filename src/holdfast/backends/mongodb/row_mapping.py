@@ -15,7 +15,7 @@ from bson import Binary, Int64, MaxKey, encode
 from bson.errors import BSONError
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import Json, Key, Scalar, Space, Words
+from holdfast.backends.tables import JsonText, Key, Scalar, Table, WordList
 from holdfast.errors import CorruptError
 
 Document: TypeAlias = dict[str, Any]
@@ -37,7 +37,7 @@ _LARGEST = 1 << 20
 # Rows ---------------------------------------------------------------------------------------------------------------
 
 
-def document_of(space: Space, row: Row, parts: Document | None = None) -> Document:
+def document_of(space: Table, row: Row, parts: Document | None = None) -> Document:
     """The document for a row; with `parts`, its body is kept elsewhere."""
     to_key, to_fields, _ = _converters(space)
     document: Document = {"_id": {name: convert(value) for (name, convert), value in zip(to_key, row.key, strict=True)}}
@@ -50,7 +50,7 @@ def document_of(space: Space, row: Row, parts: Document | None = None) -> Docume
     return document
 
 
-def row_of(space: Space, document: Mapping[str, Any], body: bytes | None = None) -> Row:
+def row_of(space: Table, document: Mapping[str, Any], body: bytes | None = None) -> Row:
     """The row of a document. A body that is kept elsewhere has to be given."""
     _, _, back = _converters(space)
     try:
@@ -63,13 +63,13 @@ def row_of(space: Space, document: Mapping[str, Any], body: bytes | None = None)
         raise CorruptError(f"a document in {space.name} is none of ours: {document.get('_id')!r}: {error!r}") from error
 
 
-def key_of(space: Space, document: Mapping[str, Any]) -> Key:
+def key_of(space: Table, document: Mapping[str, Any]) -> Key:
     """The key of a document, of which nothing else need be known."""
     _, _, back = _converters(space)
     return tuple([back[name](document["_id"][name]) for name in space.key])
 
 
-def id_of(space: Space, key: Key) -> Document:
+def id_of(space: Table, key: Key) -> Document:
     """The `_id` of a row, or the first columns of one."""
     to_key, _, _ = _converters(space)
     return {name: convert(value) for (name, convert), value in zip(to_key, key, strict=False)}
@@ -78,7 +78,7 @@ def id_of(space: Space, key: Key) -> Document:
 # What finds them ----------------------------------------------------------------------------------------------------
 
 
-def under(space: Space, prefix: Key, start: Key = (), stop: Key = ()) -> Document:
+def under(space: Table, prefix: Key, start: Key = (), stop: Key = ()) -> Document:
     """A range of `_id`s: those that start with a prefix, and what follows it within bounds."""
     if len(prefix) == len(space.key):
         return id_of(space, prefix)
@@ -112,7 +112,7 @@ def pipeline(query: Query) -> list[Document]:
     return stages
 
 
-def index_fields(space: Space, index: str) -> list[str]:
+def index_fields(space: Table, index: str) -> list[str]:
     """The fields of an index, and `_id` for where these are equal."""
     return [*(_field(space, name) for name in space.indexes[index]), "_id"]
 
@@ -164,11 +164,11 @@ def _beyond(scan: Scan, bound: Key, strictly: str, at_last: str) -> Document:
     }
 
 
-def _field(space: Space, name: str) -> str:
+def _field(space: Table, name: str) -> str:
     return f"_id.{name}" if name in space.key else name
 
 
-def _plain(space: Space, name: str, value: Scalar) -> Any:
+def _plain(space: Table, name: str, value: Scalar) -> Any:
     return _into(space.all_columns[name], ordered=True)(value)
 
 
@@ -178,7 +178,7 @@ _Named: TypeAlias = "tuple[str, Callable[[Any], Any]]"
 
 
 @cache
-def _converters(space: Space) -> tuple[list[_Named], list[_Named], dict[str, Callable[[Any], Any]]]:
+def _converters(space: Table) -> tuple[list[_Named], list[_Named], dict[str, Callable[[Any], Any]]]:
     """What makes the values of the key's columns, and of the others; and what turns them back, by column."""
     ordered = {*space.key, *(name for names in space.indexes.values() for name in names)}
     kinds = space.all_columns
@@ -194,17 +194,17 @@ def _into(kind: type, ordered: bool) -> Callable[[Any], Any]:
         return Int64
     if kind is bytes:
         return bytes.hex if ordered else Binary  # MongoDB orders bytes by their number first
-    if issubclass(kind, Words):
+    if issubclass(kind, WordList):
         return _word_list
-    return json_value if issubclass(kind, Json) else str
+    return json_value if issubclass(kind, JsonText) else str
 
 
 def _out_of(kind: type, ordered: bool) -> Callable[[Any], Any]:
     if kind is bytes and ordered:
         return bytes.fromhex
-    if issubclass(kind, Words):
+    if issubclass(kind, WordList):
         return " ".join
-    return json_text if issubclass(kind, Json) else kind
+    return json_text if issubclass(kind, JsonText) else kind
 
 
 def _word_list(text: str) -> list[str]:

@@ -21,9 +21,9 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.mongodb.row_mapping import Document, index_fields
-from holdfast.backends.tables import SPACES, WORDS, Space
+from holdfast.backends.tables import TABLES, WORDS, Table
 from holdfast.errors import ConfigError
 
 VERSION = 1
@@ -42,7 +42,7 @@ _EXISTS = frozenset({48, 85, 86})
 Collection: TypeAlias = AsyncCollection[Document]
 
 
-class Layout:
+class Collections:
     """Where everything is. All of it is read from the primary, and written to most of the servers, on disk."""
 
     def __init__(self, database: AsyncDatabase[Document], prefix: str) -> None:
@@ -50,12 +50,12 @@ class Layout:
         self.database = database.with_options(
             read_preference=ReadPreference.PRIMARY, write_concern=DURABLE, read_concern=ReadConcern("majority")
         )
-        self._spaces = {space: self._named(space.name) for space in SPACES}
+        self._spaces = {space: self._named(space.name) for space in TABLES}
         self.commits = self._named("commits")
         self.parts = self._named("parts")
         self._about = self._named("holdfast")
 
-    def of(self, space: Space) -> Collection:
+    def of(self, space: Table) -> Collection:
         """The collection of a space."""
         return self._spaces[space]
 
@@ -76,7 +76,7 @@ class Layout:
                 where=where,
                 hint="Upgrade Holdfast",
             )
-        names = {space.name for space in SPACES}
+        names = {space.name for space in TABLES}
         if names <= set(about.get("collections", ())):
             return
         expiring = IndexModel([("time", ASCENDING)], name="time", expireAfterSeconds=_REMEMBERED)
@@ -104,7 +104,7 @@ async def _fit(database: AsyncDatabase[Document], where: str) -> None:
     if hello.get("maxWireVersion", 0) < OLDEST_WIRE:
         raise ConfigError("this MongoDB is too old", where=where, hint="Upgrade the server to 5.0 or newer")
     if hello.get("isreplicaset"):  # it has just started, or nobody ever told it who else is in its set
-        raise Interrupted(
+        raise ServerInterrupted(
             "this MongoDB server is in no replica set yet; if it is new, call rs.initiate() once in mongosh"
         )
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
@@ -115,7 +115,7 @@ async def _fit(database: AsyncDatabase[Document], where: str) -> None:
         )
 
 
-def _indexes(space: Space) -> list[IndexModel]:
+def _indexes(space: Table) -> list[IndexModel]:
     indexes = [
         IndexModel([(field, ASCENDING) for field in index_fields(space, index)], name=index) for index in space.indexes
     ]

@@ -14,16 +14,16 @@ from bson import Int64
 from pymongo import DESCENDING
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from holdfast.backends.interface import Match, Matches
+from holdfast.backends.interface import WordMatch, WordMatches
 from holdfast.backends.mongodb.row_mapping import Document, id_of, key_of, under
-from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.tables import WORDS
 
 _COMMON = 500
 """Words that are in more rows than this are all taken for equally common."""
 
 
-async def find_matches(layout: Layout, session: AsyncClientSession, match: Match) -> Matches:
+async def find_matches(layout: Collections, session: AsyncClientSession, match: WordMatch) -> WordMatches:
     """A page of what is found, the last first."""
     words = await _rarest_first(layout, session, match) if match.line is None else match.words
     cursor = layout.of(WORDS).find(_filter(match, words), {"_id": 1, "time": 1}, session=session, allow_disk_use=True)
@@ -33,10 +33,10 @@ async def find_matches(layout: Layout, session: AsyncClientSession, match: Match
     found = [(int(document["time"]), key_of(WORDS, document)) async for document in cursor]
     page = found[: match.limit]
     last = json.dumps([page[-1][0], *page[-1][1]]) if len(found) > match.limit else None
-    return Matches([key for _, key in page], last)
+    return WordMatches([key for _, key in page], last)
 
 
-async def _rarest_first(layout: Layout, session: AsyncClientSession, match: Match) -> Sequence[str]:
+async def _rarest_first(layout: Collections, session: AsyncClientSession, match: WordMatch) -> Sequence[str]:
     if len(match.words) < 2:
         return match.words
     counts: dict[str, int] = {}
@@ -46,7 +46,7 @@ async def _rarest_first(layout: Layout, session: AsyncClientSession, match: Matc
     return sorted(counts, key=counts.__getitem__)
 
 
-def _filter(match: Match, words: Sequence[str]) -> Document:
+def _filter(match: WordMatch, words: Sequence[str]) -> Document:
     """What finds rows with these words, after those of the page before. Only the first word is for the index."""
     if match.line is None:
         conditions: list[Document] = [{"_id.tenant": match.tenant}, *({"words": word} for word in words[:1])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymongo.errors import OperationFailure
 
-from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.schema import Collections
 
 _SHARE = 5
 """One part in so many of the cache may be taken by what is not written back. What is not committed cannot be; beyond
@@ -14,7 +14,7 @@ from less than half of that on: it depends on how busy it is, and the log of the
 _MAY_NOT_ASK = frozenset({13, 59, 115, 303, 8000})
 
 
-async def room(layout: Layout) -> int | None:
+async def room(layout: Collections) -> int | None:
     """How many bytes of changes the primary takes in one transaction, if it says."""
     try:
         status = await layout.database.client.admin.command("serverStatus", repl=0, metrics=0, locks=0)

@@ -7,17 +7,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.async_backend import Asked, Interrupted, Looped
+from holdfast.backends.async_backend import LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.object_store.formats import check_values
-from holdfast.backends.object_store.garbage_collection import Tidying
-from holdfast.backends.object_store.object_storage import Blobs, Patient, within
-from holdfast.backends.object_store.query import Answers
-from holdfast.backends.object_store.rebuild import Renewed, Renewing
-from holdfast.backends.object_store.salvage import Remains
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.transactions import Transactions, shards_of
-from holdfast.backends.object_store.writer import Lanes
+from holdfast.backends.object_store.garbage_collection import GarbageCollector
+from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, within
+from holdfast.backends.object_store.query import QueryRunner
+from holdfast.backends.object_store.rebuild import RebuiltShard, ShardRebuild
+from holdfast.backends.object_store.salvage import SalvagedShard
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.transactions import ShardTransactions, shards_of
+from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
@@ -29,18 +29,18 @@ MAX_BATCH = 256 << 20
 class _Open:
     """What works in the loop, from connecting until closing."""
 
-    def __init__(self, blobs: Blobs, where: str, grace: float, timeout: float) -> None:
-        self.blobs = Patient(blobs)
-        self.core = Core(self.blobs, where, grace)
-        self.lanes = Lanes(self.core, timeout)
-        self.answers = Answers(self.core)
-        self.transactions = Transactions(self.core, self.lanes, self.answers)
-        self.tidying = Tidying(self.core, self.lanes, timeout)
-        self.renewing = Renewing(self.core, self.tidying, timeout)
+    def __init__(self, blobs: ObjectStorage, where: str, grace: float, timeout: float) -> None:
+        self.blobs = RetryingStorage(blobs)
+        self.core = ShardLog(self.blobs, where, grace)
+        self.lanes = ShardQueues(self.core, timeout)
+        self.answers = QueryRunner(self.core)
+        self.transactions = ShardTransactions(self.core, self.lanes, self.answers)
+        self.tidying = GarbageCollector(self.core, self.lanes, timeout)
+        self.renewing = ShardRebuild(self.core, self.tidying, timeout)
         self.under_way: set[asyncio.Future[int | None]] = set()
 
 
-class Sharded(Looped):
+class ObjectStoreBackend(LoopBackend):
     """A store on a storage of objects. A subclass gives the storage."""
 
     def __init__(self, url: str, timeout: float, grace: float) -> None:
@@ -49,7 +49,7 @@ class Sharded(Looped):
         self._open: _Open | None = None
 
     @abstractmethod
-    def _blobs(self) -> Blobs:
+    def _blobs(self) -> ObjectStorage:
         """The storage, opened in the loop."""
 
     @property
@@ -58,7 +58,7 @@ class Sharded(Looped):
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: Asked[int | None] = Asked(lambda future: self._have_run(lambda: self._apply(batch), future))
+        asked: LoopTask[int | None] = LoopTask(lambda future: self._have_run(lambda: self._apply(batch), future))
         return await asked
 
     async def size(self) -> int:
@@ -78,11 +78,11 @@ class Sharded(Looped):
         """All shards of a tenant, by their folders."""
         return await self._took_long(lambda: self._opened().renewing.shards(tenant))
 
-    async def remains(self, shard: str) -> Remains:
+    async def remains(self, shard: str) -> SalvagedShard:
         """What can be read of a damaged shard."""
         return await self._took_long(lambda: self._opened().renewing.rehearse(shard))
 
-    async def renew(self, shard: str, stamp: str) -> Renewed:
+    async def renew(self, shard: str, stamp: str) -> RebuiltShard:
         """Begin a damaged shard anew with what can be read of it. Its objects are kept."""
         return await self._took_long(lambda: self._opened().renewing.renew(shard, stamp))
 
@@ -96,10 +96,10 @@ class Sharded(Looped):
         async def answered() -> T:
             try:
                 return await question()
-            except Interrupted as interrupted:
+            except ServerInterrupted as interrupted:
                 raise self._gave_up(str(interrupted), sent=False) from interrupted
 
-        asked: Asked[T] = Asked(lambda future: self._have_run(answered, future))
+        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(answered, future))
         return await asked
 
     async def _size(self) -> int:
@@ -160,7 +160,7 @@ class Sharded(Looped):
                 if len(names) == 1 and not wide:
                     return await opened.lanes.apply(names.pop(), batch)
                 return await opened.transactions.apply(batch, names, wide)
-        except Interrupted as interrupted:
+        except ServerInterrupted as interrupted:
             raise self._gave_up(str(interrupted), interrupted.sent) from interrupted
 
     def _opened(self) -> _Open:

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.backends.object_store.formats import Holder, Place, check_of, damaged
-from holdfast.backends.object_store.object_storage import Blobs, together
-from holdfast.backends.object_store.shard_view import Located
-from holdfast.backends.object_store.staleness import Missing
+from holdfast.backends.object_store.formats import BodyLocation, BodyObject, check_of, damaged
+from holdfast.backends.object_store.object_storage import ObjectStorage, together
+from holdfast.backends.object_store.shard_view import BodyLookup
+from holdfast.backends.object_store.staleness import ObjectMissing
 
 _GAP = 32 << 10
 """Pieces of an object that lie this close are read as one."""
@@ -17,10 +17,10 @@ _WHOLE = 512 << 10
 """Objects up to this size are read whole, and remembered."""
 
 
-class Bodies:
+class BodyReader:
     """The objects of a store, for what is in them. `room` is how many bytes to remember."""
 
-    def __init__(self, blobs: Blobs, room: int) -> None:
+    def __init__(self, blobs: ObjectStorage, room: int) -> None:
         self.blobs = blobs
         self._room = room
         self._objects: OrderedDict[tuple[str, str], bytes] = OrderedDict()
@@ -41,14 +41,14 @@ class Bodies:
         while self._object_bytes > self._room:
             self._object_bytes -= len(self._objects.popitem(last=False)[1])
 
-    async def fetch(self, wanted: Sequence[Located]) -> list[bytes]:
-        """Bodies. Raises `Stale` where an object is not there any more."""
-        by_name: dict[str, list[Located]] = {}
+    async def fetch(self, wanted: Sequence[BodyLookup]) -> list[bytes]:
+        """Bodies. Raises `ViewOutdated` where an object is not there any more."""
+        by_name: dict[str, list[BodyLookup]] = {}
         for one in wanted:
             if one.place.length:
                 by_name.setdefault(one.name, []).append(one)
         pieces: list[_Piece] = []
-        found: dict[tuple[str, Place], bytes] = {}
+        found: dict[tuple[str, BodyLocation], bytes] = {}
         for name, of_one in by_name.items():
             holder, places = of_one[0].holder, [one.place for one in of_one]
             data = self._objects.get((name, holder.token))
@@ -62,7 +62,7 @@ class Bodies:
         read = await together([self.blobs.get(one.name, one.start, one.stop - one.start) for one in pieces])
         for piece, data in zip(pieces, read, strict=True):
             if data is None:
-                raise Missing(piece.name)
+                raise ObjectMissing(piece.name)
             if piece.start == 0:
                 self.remember(piece.name, piece.holder.token, data)
             base = piece.holder.base - piece.start
@@ -76,20 +76,20 @@ class _Piece:
     """A piece of an object that is read at once."""
 
     name: str
-    holder: Holder
+    holder: BodyObject
     start: int
     stop: int
-    places: list[Place]
+    places: list[BodyLocation]
 
 
-def _cut(data: bytes, start: int, place: Place, name: str) -> bytes:
+def _cut(data: bytes, start: int, place: BodyLocation, name: str) -> bytes:
     body = data[start : start + place.length]
     if len(body) != place.length or check_of(body) != place.check:
         raise damaged(name)
     return body
 
 
-def _merged(name: str, holder: Holder, places: list[Place]) -> list[_Piece]:
+def _merged(name: str, holder: BodyObject, places: list[BodyLocation]) -> list[_Piece]:
     """The pieces of an object to be read, for places that come in its order."""
     pieces: list[_Piece] = []
     for place in places:

@@ -28,9 +28,9 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from holdfast.backends.async_backend import TIMEOUT, Interrupted
-from holdfast.backends.object_store.backend import Sharded
-from holdfast.backends.object_store.object_storage import Blob, Blobs
+from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
+from holdfast.backends.object_store.backend import ObjectStoreBackend
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.backends.urls import number, split_options, without_password
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -61,7 +61,7 @@ _LAST_SECONDS = 0.1
 _PAGE = 1000
 
 
-class Objects(Sharded):
+class CloudBackend(ObjectStoreBackend):
     """`s3://`, `gs://`, `az://`: a store of objects."""
 
     schemes = ("s3", "gs", "az")
@@ -71,7 +71,7 @@ class Objects(Sharded):
         self._storage = storage
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Objects:
+    async def open(cls, url: str, **options: Any) -> CloudBackend:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
         rest, storage, given = _reached(url, ("grace", "timeout"), options)
         timeout = number(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
@@ -80,12 +80,12 @@ class Objects(Sharded):
         await store.start()
         return store
 
-    def _blobs(self) -> Blobs:
+    def _blobs(self) -> ObjectStorage:
         _check_process(self._url)
         return Bucket(self._storage, self._url)
 
 
-class Bucket(Blobs):
+class Bucket(ObjectStorage):
     """Objects in a bucket."""
 
     def __init__(self, storage: ObjectStore, where: str) -> None:
@@ -120,7 +120,7 @@ class Bucket(Blobs):
         except FileNotFoundError:
             return None
 
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
         return await self._answer(self._all(prefix))
 
     async def folders(self, prefix: str) -> list[str]:
@@ -141,10 +141,10 @@ class Bucket(Blobs):
         found = await obstore.get_async(self._storage, name)
         return bytes(await found.bytes_async())
 
-    async def _all(self, prefix: str) -> list[Blob]:
+    async def _all(self, prefix: str) -> list[ObjectInfo]:
         found = []
         async for chunk in obstore.list(self._storage, prefix or None, chunk_size=_PAGE):
-            found += [Blob(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in chunk]
+            found += [ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in chunk]
         return found
 
     async def _deleted(self, names: Sequence[str]) -> None:
@@ -170,7 +170,7 @@ class Bucket(Blobs):
         except (exceptions.GenericError, exceptions.JoinError) as error:
             if "NoSuchBucket" in str(error):
                 raise self._no_bucket() from error
-            raise Interrupted(_first_line(error), sent=True) from error
+            raise ServerInterrupted(_first_line(error), sent=True) from error
         except exceptions.NotSupportedError as error:
             raise ConfigError(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
 

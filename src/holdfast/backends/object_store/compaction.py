@@ -17,18 +17,18 @@ from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     FOLD,
     IN_FOLD,
-    Doomed,
-    Fold,
-    Holder,
-    Indexed,
-    Place,
-    Ref,
-    Tomb,
+    BodyLocation,
+    BodyObject,
+    FoldObject,
+    FoldRef,
+    Garbage,
+    IndexedRow,
+    Tombstone,
     encode,
     unpack_place,
 )
-from holdfast.backends.object_store.shard_view import TOP, Spot, View
-from holdfast.backends.tables import Space
+from holdfast.backends.object_store.shard_view import TOP, ShardView, Spot
+from holdfast.backends.tables import Table
 
 WIDTH = 8
 """How many indexes of one level make one of the next."""
@@ -40,22 +40,22 @@ _SPARED = 1 << 20
 """So many dead bytes are not worth a thorough fold."""
 
 
-class Plan(NamedTuple):
+class CompactionPlan(NamedTuple):
     """What a fold will hold."""
 
-    carried: list[tuple[Space, Row, Place]]
+    carried: list[tuple[Table, Row, BodyLocation]]
     """Rows whose bodies it carries, and where these are now."""
     level: int
     first: int
-    refs: list[Ref]
+    refs: list[FoldRef]
 
 
-def dead_bytes(view: View) -> int:
+def dead_bytes(view: ShardView) -> int:
     """How many bytes of bodies nobody needs any more."""
     return sum(holder.size - view.live.get(spot, 0) for spot, holder in view.holders.items())
 
 
-def plan(view: View) -> Plan:
+def plan(view: ShardView) -> CompactionPlan:
     """What the fold of a view's epoch is to hold."""
     dead, live = dead_bytes(view), sum(view.live.values())
     thorough = view.last or (dead > _SPARED and dead > live)
@@ -67,32 +67,32 @@ def plan(view: View) -> Plan:
             carried.append((space, row, place))
     carried.sort(key=lambda one: (one[0].name, one[1].key))  # what is read together lies together
     if thorough:
-        return Plan(carried, TOP, 0, [])
+        return CompactionPlan(carried, TOP, 0, [])
     level, first, refs = 0, view.epoch, list(view.refs)
     while len(refs) >= WIDTH - 1 and all(ref.level == level for ref in refs[1 - WIDTH :]):
         first = refs[1 - WIDTH].first
         del refs[1 - WIDTH :]
         level += 1
-    return Plan(carried, level, first, refs)
+    return CompactionPlan(carried, level, first, refs)
 
 
-class Rest(NamedTuple):
+class PendingDeletions(NamedTuple):
     """What still waits to be deleted: objects, and what was decided of transactions; or the whole shard."""
 
-    doomed: list[Doomed]
-    settled: list[Doomed]
+    doomed: list[Garbage]
+    settled: list[Garbage]
     removed: bool = False
 
 
-def build(view: View, planned: Plan, bodies: list[bytes], time: float, rest: Rest) -> bytes:
+def build(view: ShardView, planned: CompactionPlan, bodies: list[bytes], time: float, rest: PendingDeletions) -> bytes:
     """The fold as an object. `bodies` are those of what is carried."""
     offset = 0
-    rows: list[Indexed] = []
-    moved: set[tuple[Space, tuple[object, ...]]] = set()
+    rows: list[IndexedRow] = []
+    moved: set[tuple[Table, tuple[object, ...]]] = set()
     used: set[Spot] = set()
     for (space, row, place), body in zip(planned.carried, bodies, strict=True):
         rows.append(
-            Indexed(space.name, row.key[2:], row.columns, view.epoch, IN_FOLD, offset, place.length, place.check)
+            IndexedRow(space.name, row.key[2:], row.columns, view.epoch, IN_FOLD, offset, place.length, place.check)
         )
         offset += len(body)
         moved.add((space, row.key))
@@ -104,14 +104,14 @@ def build(view: View, planned: Plan, bodies: list[bytes], time: float, rest: Res
         if place.length:
             used_all.add((place.epoch, place.entry))
         if place.epoch >= planned.first:
-            rows.append(Indexed(space.name, row.key[2:], row.columns, *place))
+            rows.append(IndexedRow(space.name, row.key[2:], row.columns, *place))
             if place.length:
                 used.add((place.epoch, place.entry))
     holders = [view.holders[spot] for spot in sorted(used)]
-    holders.append(Holder(view.epoch, IN_FOLD, view.token, 0, offset))
-    tombs = [tomb for tomb in view.tombs if tomb.epoch >= planned.first] if planned.refs else list[Tomb]()
+    holders.append(BodyObject(view.epoch, IN_FOLD, view.token, 0, offset))
+    tombs = [tomb for tomb in view.tombs if tomb.epoch >= planned.first] if planned.refs else list[Tombstone]()
     unneeded = _unneeded(view, planned, used_all)
-    fold = Fold(
+    fold = FoldObject(
         names=view.names,
         token=view.token,
         following=object_names.next_token(view.token),
@@ -123,8 +123,8 @@ def build(view: View, planned: Plan, bodies: list[bytes], time: float, rest: Res
         level=planned.level,
         first=planned.first,
         refs=planned.refs,
-        doomed=[*rest.doomed, Doomed(time, unneeded)] if unneeded else rest.doomed,
-        settled=[*rest.settled, Doomed(time, view.transactions)] if view.transactions else rest.settled,
+        doomed=[*rest.doomed, Garbage(time, unneeded)] if unneeded else rest.doomed,
+        settled=[*rest.settled, Garbage(time, view.transactions)] if view.transactions else rest.settled,
         holders=holders,
         tombs=tombs,
         rows=rows,
@@ -132,7 +132,7 @@ def build(view: View, planned: Plan, bodies: list[bytes], time: float, rest: Res
     return encode(FOLD, fold, bodies)
 
 
-def _stays(view: View, spot: Spot, thorough: bool) -> bool:
+def _stays(view: ShardView, spot: Spot, thorough: bool) -> bool:
     """Whether bodies are left in the object that they are in."""
     holder, live = view.holders[spot], view.live.get(spot, 0)
     if spot[1] != IN_FOLD and holder.size >= KEPT:
@@ -140,7 +140,7 @@ def _stays(view: View, spot: Spot, thorough: bool) -> bool:
     return spot[0] != view.epoch and not thorough
 
 
-def _unneeded(view: View, planned: Plan, used: set[Spot]) -> list[str]:
+def _unneeded(view: ShardView, planned: CompactionPlan, used: set[Spot]) -> list[str]:
     """The names, in the shard's folder, of what nobody needs once the fold is there."""
     spots = [(view.epoch, position) for position in range(view.position)]
     tokens = dict.fromkeys(spots, view.token)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.backends.interface import Batch, Delete, Expect
-from holdfast.backends.tables import SPACES, Space
+from holdfast.backends.tables import TABLES, Table
 from holdfast.errors import CorruptError, UnsupportedError
 
 VERSION = 1
@@ -29,12 +29,12 @@ _MAGIC = b"HFob"
 _SMALL = 512
 _LARGEST = 1 << 30
 
-BY_NAME = {space.name: space for space in SPACES}
+BY_NAME = {space.name: space for space in TABLES}
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Place(NamedTuple):
+class BodyLocation(NamedTuple):
     """Where a body is: in the fold of an epoch, or in an entry of its log."""
 
     epoch: int
@@ -50,17 +50,17 @@ IN_FOLD = -1
 _PLACE = struct.Struct(">QhQQI")
 
 
-def pack_place(place: Place) -> bytes:
+def pack_place(place: BodyLocation) -> bytes:
     """A place as bytes."""
     return _PLACE.pack(*place)
 
 
-def unpack_place(data: bytes) -> Place:
+def unpack_place(data: bytes) -> BodyLocation:
     """A place from its bytes."""
-    return Place(*_PLACE.unpack(data))
+    return BodyLocation(*_PLACE.unpack(data))
 
 
-class Written(NamedTuple):
+class WrittenRow(NamedTuple):
     """A row in an entry: the key is without tenant and line. Bodies follow one another in this order."""
 
     space: str
@@ -70,14 +70,14 @@ class Written(NamedTuple):
     check: int
 
 
-class Deleted(NamedTuple):
+class DeletedRows(NamedTuple):
     """Rows that an entry removes, before it writes."""
 
     space: str
     prefix: tuple[Any, ...]
 
 
-class Entry(msgspec.Struct, array_like=True):
+class LogEntry(msgspec.Struct, array_like=True):
     """An entry of a log."""
 
     names: tuple[str, str]
@@ -90,11 +90,11 @@ class Entry(msgspec.Struct, array_like=True):
     """The epoch ends here, for a thorough fold."""
     stub: bool
     """What it held is in a fold. Only of births."""
-    deleted: list[Deleted]
-    written: list[Written]
+    deleted: list[DeletedRows]
+    written: list[WrittenRow]
 
 
-class Indexed(NamedTuple):
+class IndexedRow(NamedTuple):
     """A row in the index of a fold."""
 
     space: str
@@ -107,7 +107,7 @@ class Indexed(NamedTuple):
     check: int
 
 
-class Tomb(NamedTuple):
+class Tombstone(NamedTuple):
     """Rows that were removed in an epoch, and may be in the index of an older fold."""
 
     epoch: int
@@ -115,7 +115,7 @@ class Tomb(NamedTuple):
     prefix: tuple[Any, ...]
 
 
-class Holder(NamedTuple):
+class BodyObject(NamedTuple):
     """An object that has bodies which are indexed: how long it is up to its bodies, and how many bytes these have.
 
     Of the fold itself, `base` is 0 in its own index: its header tells.
@@ -128,7 +128,7 @@ class Holder(NamedTuple):
     size: int
 
 
-class Ref(NamedTuple):
+class FoldRef(NamedTuple):
     """An older fold whose index still counts; it covers the epochs from `first` to `epoch`."""
 
     level: int
@@ -138,14 +138,14 @@ class Ref(NamedTuple):
     base: int
 
 
-class Doomed(NamedTuple):
+class Garbage(NamedTuple):
     """Objects that nobody needs since some time, by their names in the shard's folder."""
 
     time: float
     names: list[str]
 
 
-class Fold(msgspec.Struct, array_like=True):
+class FoldObject(msgspec.Struct, array_like=True):
     """What an epoch came to, and where the next one goes on."""
 
     names: tuple[str, str]
@@ -161,13 +161,13 @@ class Fold(msgspec.Struct, array_like=True):
     """The ids of the epoch's entries."""
     level: int
     first: int
-    refs: list[Ref]
-    doomed: list[Doomed]
-    settled: list[Doomed]
+    refs: list[FoldRef]
+    doomed: list[Garbage]
+    settled: list[Garbage]
     """Transactions that this and the last folds before it took in: what was decided of them is still needed a while."""
-    holders: list[Holder]
-    tombs: list[Tomb]
-    rows: list[Indexed]
+    holders: list[BodyObject]
+    tombs: list[Tombstone]
+    rows: list[IndexedRow]
 
 
 class Decision(msgspec.Struct, array_like=True):
@@ -178,7 +178,7 @@ class Decision(msgspec.Struct, array_like=True):
     salt: bytes
 
 
-class Layout(msgspec.Struct, array_like=True):
+class StoreMarker(msgspec.Struct, array_like=True):
     """Marks a place as a store of this kind."""
 
     version: int
@@ -238,7 +238,7 @@ def check_of(body: bytes) -> int:
     return zlib.crc32(body)
 
 
-def space_of(name: str, where: str) -> Space:
+def space_of(name: str, where: str) -> Table:
     """A space by its name."""
     space = BY_NAME.get(name)
     if space is None:

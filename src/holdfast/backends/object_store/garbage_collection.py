@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.entries import Draft
-from holdfast.backends.object_store.formats import FOLD, IN_FOLD, Fold, decode, missing
+from holdfast.backends.object_store.entries import LogEntryDraft
+from holdfast.backends.object_store.formats import FOLD, IN_FOLD, FoldObject, decode, missing
 from holdfast.backends.object_store.object_storage import clock, together, within
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.shard_view import Located, View
-from holdfast.backends.object_store.staleness import Patience, Stale
-from holdfast.backends.object_store.writer import Lanes
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import BodyLookup, ShardView
+from holdfast.backends.object_store.staleness import StaleReadLimit, ViewOutdated
+from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.errors import CorruptError, HoldfastError, UnsupportedError
 
 _CHECKED_BYTES = 16 << 20
@@ -31,10 +31,10 @@ class _Times(NamedTuple):
         return self.now - then > self.grace
 
 
-class Tidying:
+class GarbageCollector:
     """Goes through all shards."""
 
-    def __init__(self, core: Core, lanes: Lanes, timeout: float) -> None:
+    def __init__(self, core: ShardLog, lanes: ShardQueues, timeout: float) -> None:
         self._core = core
         self._lanes = lanes
         self._timeout = timeout
@@ -89,9 +89,9 @@ class Tidying:
 
     async def check_shard(self, shard: str) -> None:
         """Read all of a shard anew. `CorruptError` if something of it is damaged or missing."""
-        patience = Patience()
+        patience = StaleReadLimit()
         while True:
-            core = Core(self._core.blobs, self._core.where, self._core.grace)  # one that remembers nothing
+            core = ShardLog(self._core.blobs, self._core.where, self._core.grace)  # one that remembers nothing
             names = [blob.name for blob in await core.blobs.listed(shard)]
             tokens = [_token(name, shard) for name in names]
             view = await core.fresh(shard)
@@ -110,12 +110,12 @@ class Tidying:
             try:
                 for chunk in _chunks(located):
                     await core.bodies.fetch(chunk)
-            except Stale as stale:
+            except ViewOutdated as stale:
                 patience.bear(stale)
             else:
                 return
 
-    async def _lacks_birth(self, view: View) -> bool:
+    async def _lacks_birth(self, view: ShardView) -> bool:
         """Whether a shard that seems not to be born has objects of a life that has not ended."""
         blobs = self._core.blobs
         listed = [blob.name for blob in await blobs.listed(view.folder)]
@@ -132,7 +132,7 @@ class Tidying:
             lives.add(object_names.life_of(token))
             data = await self._core.described(name)
             try:
-                if data is not None and decode(FOLD, Fold, data, name).removed:
+                if data is not None and decode(FOLD, FoldObject, data, name).removed:
                     ended.add(object_names.life_of(token))
             except (CorruptError, UnsupportedError):
                 continue
@@ -145,16 +145,16 @@ class Tidying:
         view = await self._core.fresh(shard)
         names = view.names
         async with self._lanes.lane(names) as lane, lane.lock:
-            patience = Patience()
+            patience = StaleReadLimit()
             while True:
                 try:
                     view = await self._core.fresh(shard)
                     return await self._tidy_held(view, times)
-                except Stale as stale:
+                except ViewOutdated as stale:
                     patience.bear(stale)
                     self._core.forget(view)
 
-    async def _tidy_held(self, view: View, times: _Times) -> set[str]:
+    async def _tidy_held(self, view: ShardView, times: _Times) -> set[str]:
         core = self._core
         if not view.token:
             await self._tidy_remains(view, times)
@@ -163,25 +163,25 @@ class Tidying:
         if view.dropped or (not view.rows and view.position):
             await self._end_epoch(view)
         if not view.rows and not view.position and times.over(view.folded) and await self._removed(view):
-            await self._tidy_remains(View(view.names, view.folder), times)
+            await self._tidy_remains(ShardView(view.names, view.folder), times)
             return set()
         await self._delete_unneeded(view, times)
         recent = [settled for settled in view.settled if not times.over(settled.time)]
         return {*view.transactions, *(id for settled in recent for id in settled.names)}
 
-    async def _end_epoch(self, view: View) -> None:
+    async def _end_epoch(self, view: ShardView) -> None:
         """Have the epoch end, and fold it."""
         if await self._ended(view):
             await self._core.clear(view)
 
-    async def _ended(self, view: View) -> bool:
-        draft = Draft(view, last=True)
+    async def _ended(self, view: ShardView) -> bool:
+        draft = LogEntryDraft(view, last=True)
         ended = await self._core.append(view, draft)
         if not ended:
             await self._core.catch_up(view)  # somebody writes: another time
         return ended
 
-    async def _removed(self, view: View) -> bool:
+    async def _removed(self, view: ShardView) -> bool:
         """End the life of a shard in which nothing is. Who wants to write then begins another."""
         began = clock()
         if not (await self._ended(view) and await self._core.fold(view, removed=True)):
@@ -192,7 +192,7 @@ class Tidying:
             await self._core.blobs.delete_once(object_names.birth(view.folder))
         return True
 
-    async def _tidy_remains(self, view: View, times: _Times) -> None:
+    async def _tidy_remains(self, view: ShardView, times: _Times) -> None:
         """Delete what is left of lives that ended."""
         blobs = self._core.blobs
         listed = await blobs.listed(view.folder)
@@ -210,7 +210,7 @@ class Tidying:
         if ended and times.now - max(ended) > max(_SURELY_OVER, times.grace):
             await blobs.delete_once(birth)
 
-    async def _delete_unneeded(self, view: View, times: _Times) -> None:
+    async def _delete_unneeded(self, view: ShardView, times: _Times) -> None:
         core = self._core
         expired = [name for doomed in view.doomed if times.over(doomed.time) for name in doomed.names]
         waiting = {name for doomed in view.doomed if not times.over(doomed.time) for name in doomed.names}
@@ -240,7 +240,7 @@ def _life(name: str, folder: str) -> str:
     return object_names.life_of(_token(name, folder))
 
 
-def _needed(view: View) -> set[str]:
+def _needed(view: ShardView) -> set[str]:
     """The names, in the shard's folder, of what is needed besides the log of the epoch."""
     names = {object_names.fold("", ref.token)[1:] for ref in view.refs}
     if not view.epoch:
@@ -251,9 +251,9 @@ def _needed(view: View) -> set[str]:
     return names
 
 
-def _chunks(located: list[Located]) -> Iterator[list[Located]]:
+def _chunks(located: list[BodyLookup]) -> Iterator[list[BodyLookup]]:
     """Bodies in portions that fit into memory."""
-    chunk: list[Located] = []
+    chunk: list[BodyLookup] = []
     size = 0
     for one in sorted(located, key=lambda one: (one.name, one.place.offset)):
         chunk.append(one)

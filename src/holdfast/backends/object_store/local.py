@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from holdfast.backends.async_backend import TIMEOUT, Interrupted
+from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.backend import Sharded
-from holdfast.backends.object_store.object_storage import Blob, Blobs
+from holdfast.backends.object_store.backend import ObjectStoreBackend
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.backends.urls import is_there, number, split_options, switch, without_password
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
@@ -42,7 +42,7 @@ _TRIES = 10
 _KNOWN_FOLDERS = 10_000
 
 
-class Files(Sharded):
+class FileBackend(ObjectStoreBackend):
     """`file:///directory`: a store of files."""
 
     schemes = ("file",)
@@ -54,7 +54,7 @@ class Files(Sharded):
         self._read_only = read_only
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Files:
+    async def open(cls, url: str, **options: Any) -> FileBackend:
         """Open a directory, and make it if it is not there. The module says which options there are."""
         rest, given = split_options(url, _KNOWN, options)
         scheme, colon, path = rest.partition(":///")
@@ -79,11 +79,11 @@ class Files(Sharded):
         await store.start()
         return store
 
-    def _blobs(self) -> Blobs:
-        return Directory(self._folder, self._read_only)
+    def _blobs(self) -> ObjectStorage:
+        return DirectoryStorage(self._folder, self._read_only)
 
 
-class Directory(Blobs):
+class DirectoryStorage(ObjectStorage):
     """Objects as files. A file appears under its name only when all of it is on the disk.
 
     That the name is on the disk too, whoever created it sees to before he says so. Whoever reads what others go by,
@@ -114,7 +114,7 @@ class Directory(Blobs):
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         return await self._blocking(lambda: self._get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
         return await self._blocking(lambda: self._list(prefix))
 
     async def folders(self, prefix: str) -> list[str]:
@@ -146,7 +146,7 @@ class Directory(Blobs):
             return await asyncio.get_running_loop().run_in_executor(self._threads, function)
         except OSError as error:
             if error.errno in _PASSING:
-                raise Interrupted(str(error)) from error
+                raise ServerInterrupted(str(error)) from error
             if error.errno != errno.EIO:
                 raise _config(self._root, error) from error
             # What a failed flush left on the disk is not known, and flushing again would not tell.
@@ -221,8 +221,8 @@ class Directory(Blobs):
             return None
         return data
 
-    def _list(self, prefix: str) -> list[Blob]:
-        found: list[Blob] = []
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        found: list[ObjectInfo] = []
         waiting = [prefix]
         while waiting:
             folder = waiting.pop()
@@ -233,7 +233,7 @@ class Directory(Blobs):
                         waiting.append(name)
                     else:
                         status = entry.stat(follow_symlinks=False)
-                        found.append(Blob(name, status.st_size, status.st_mtime))
+                        found.append(ObjectInfo(name, status.st_size, status.st_mtime))
                 except FileNotFoundError:
                     continue  # gone meanwhile
         return found

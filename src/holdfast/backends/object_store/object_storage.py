@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.errors import HoldfastError, UnavailableError
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ _AT_ONCE = 64
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
-class Blob(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object in a listing. `modified` is when it was made, in seconds since 1970."""
 
     name: str
@@ -34,8 +34,8 @@ class Blob(NamedTuple):
     modified: float
 
 
-class Blobs(ABC):
-    """A storage of objects. What may pass is raised as `Interrupted`; everything else as it is."""
+class ObjectStorage(ABC):
+    """A storage of objects. What may pass is raised as `ServerInterrupted`; everything else as it is."""
 
     @abstractmethod
     async def create(self, name: str, data: bytes) -> bool:
@@ -50,7 +50,7 @@ class Blobs(ABC):
         """What an object holds, or the part of it from `start` on; None where there is none."""
 
     @abstractmethod
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose names start with a folder's name and a slash."""
 
     @abstractmethod
@@ -87,25 +87,25 @@ def within(seconds: float) -> Iterator[None]:
 def check_deadline() -> None:
     """For what goes on and on though the storage answers: others are always a little quicker."""
     if asyncio.get_running_loop().time() >= _deadline.get():
-        raise Interrupted("others write there all the time")
+        raise ServerInterrupted("others write there all the time")
 
 
-class Patient(Blobs):
+class RetryingStorage(ObjectStorage):
     """A storage that is asked again when it was interrupted, until the deadline. Counts what is asked."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: ObjectStorage) -> None:
         self._blobs = blobs
         self.asked: dict[str, int] = {}
 
     async def create(self, name: str, data: bytes) -> bool:
-        """As in `Blobs`. An answer that was lost is found by looking whose object has the name."""
+        """As in `ObjectStorage`. An answer that was lost is found by looking whose object has the name."""
         sent = False
 
         async def attempt() -> bool:
             nonlocal sent
             try:
                 made = await self._blobs.create(name, data)
-            except Interrupted as interrupted:
+            except ServerInterrupted as interrupted:
                 sent = sent or interrupted.sent
                 raise
             except asyncio.CancelledError:
@@ -121,11 +121,11 @@ class Patient(Blobs):
 
         try:
             return await self._insist("create", attempt)
-        except Interrupted as interrupted:
-            raise Interrupted(str(interrupted), sent=sent) from interrupted
+        except ServerInterrupted as interrupted:
+            raise ServerInterrupted(str(interrupted), sent=sent) from interrupted
         except HoldfastError as error:
             if sent and not isinstance(error, UnavailableError):
-                raise Interrupted(str(error), sent=True) from error
+                raise ServerInterrupted(str(error), sent=True) from error
             raise
 
     async def put(self, name: str, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Patient(Blobs):
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         return await self._insist("get", lambda: self._blobs.get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
         return await self._insist("list", lambda: self._blobs.listed(prefix))
 
     async def folders(self, prefix: str) -> list[str]:
@@ -149,7 +149,7 @@ class Patient(Blobs):
         try:
             async with asyncio.timeout_at(_deadline.get()):
                 await self._blobs.delete([name])
-        except (Interrupted, TimeoutError):
+        except (ServerInterrupted, TimeoutError):
             return  # not again: if it was removed, it would be the next of that name. Who tidies later sees to it
 
     async def sweep(self, before: float) -> None:
@@ -168,15 +168,15 @@ class Patient(Blobs):
             try:
                 async with asyncio.timeout_at(deadline):
                     return await ask()
-            except Interrupted as interrupted:
+            except ServerInterrupted as interrupted:
                 why = str(interrupted)
             except TimeoutError:
                 pass
             if loop.time() + pause >= deadline:
-                raise Interrupted(why)
+                raise ServerInterrupted(why)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
             if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
-                raise Interrupted(why)
+                raise ServerInterrupted(why)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 

@@ -9,13 +9,13 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends.batch_eval import Columns
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.entries import Draft
+from holdfast.backends.object_store.entries import LogEntryDraft
 from holdfast.backends.object_store.object_names import Names, folder
 from holdfast.backends.object_store.object_storage import check_deadline, clock, together
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.shard_view import Located, Version, View
-from holdfast.backends.object_store.staleness import Patience, Stale
-from holdfast.backends.tables import Key, Space
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import BodyLookup, ShardView, Version
+from holdfast.backends.object_store.staleness import StaleReadLimit, ViewOutdated
+from holdfast.backends.tables import Key, Table
 
 T = TypeVar("T")
 
@@ -27,37 +27,37 @@ _ROUNDS = 24
 """So often several shards are looked at in the hope that nothing changes meanwhile."""
 
 
-class Views(NamedTuple):
+class ShardViews(NamedTuple):
     """Shards as they are at one moment."""
 
-    views: dict[Names, View]
+    views: dict[Names, ShardView]
 
-    def columns(self, space: Space, key: Key) -> Columns | None:
+    def columns(self, space: Table, key: Key) -> Columns | None:
         """The columns of a row, or None where there is none."""
         return self.views[str(key[0]), str(key[1])].columns(space, key)
 
 
-class Answers:
+class QueryRunner:
     """Answers queries."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ShardLog) -> None:
         self._core = core
 
     async def answer(self, queries: Sequence[Query]) -> list[list[Row]]:
         """What each query finds, all as of one moment."""
-        patience = Patience()
+        patience = StaleReadLimit()
         while True:
             asked = [_Asked(query) for query in queries]
             try:
                 return await self._answer(asked)
-            except Stale as stale:
+            except ViewOutdated as stale:
                 patience.bear(stale)
                 for names in {each for one in asked for each in one.shards()}:
                     known = self._core.known(folder(names))
                     if known is not None:
                         self._core.forget(known)
 
-    async def at_once(self, names: set[Names], look: Callable[[Views], T]) -> T:
+    async def at_once(self, names: set[Names], look: Callable[[ShardViews], T]) -> T:
         """What one sees who looks at several shards at one moment."""
         ordered = sorted(names)
         before: list[Version] = []
@@ -68,13 +68,13 @@ class Answers:
             versions = [view.version for view in views]
             # Where nothing changed between two looks at all of them, all were so between the looks.
             if len(ordered) <= 1 or versions == before:
-                return look(Views(dict(zip(ordered, views, strict=True))))
+                return look(ShardViews(dict(zip(ordered, views, strict=True))))
             if before:
                 hot.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
             before = versions
         return await self._held(names, hot, look)
 
-    async def _held(self, names: set[Names], hot: set[Names], look: Callable[[Views], T]) -> T:
+    async def _held(self, names: set[Names], hot: set[Names], look: Callable[[ShardViews], T]) -> T:
         """Look while nobody can write to those shards that change all the time.
 
         They are held by a transaction that does nothing and is void in the end.
@@ -92,7 +92,7 @@ class Answers:
             check_deadline()
             view = await self._core.fresh(folder(names), names)
             await self._core.clear(view)
-            draft = Draft(view, id)
+            draft = LogEntryDraft(view, id)
             if await self._core.append(view, draft):
                 return
 
@@ -131,14 +131,14 @@ class Answers:
         bodies = iter(await self._core.bodies.fetch([where for _, where in located if where is not None]))
         return [[row._replace(body=b"" if where is None else next(bodies)) for row, where in rows] for rows in found]
 
-    async def _surveyed(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, Located | None]]]:
+    async def _surveyed(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
         """What each finds as of one moment, where all shards of a tenant or of the store are looked into.
 
         A listing of all objects tells at once of every shard whether something has come to it.
         """
         core = self._core
         tops = {top for one in asked for top in one.tops()}
-        views: dict[Names, View] = {}
+        views: dict[Names, ShardView] = {}
         while True:
             check_deadline()
             versions = {each: view.version for each, view in views.items()}
@@ -178,7 +178,7 @@ class Answers:
         found = await together([self._names(*each) for each in sorted(folders)])
         return {each for each in found if each is not None}
 
-    async def _looked_up(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, Located | None]]]:
+    async def _looked_up(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
         """What each finds as of one moment, where few shards are looked into."""
         wide = [one for one in asked if one.wide]
         listed = [await self.shards_under(one.prefix) for one in wide]
@@ -194,7 +194,7 @@ class Answers:
                 break
         return found
 
-    async def _found(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, Located | None]]]:
+    async def _found(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
         """What each finds as of one moment, and where the bodies are."""
         while True:
             names = {each for one in asked for each in one.shards()}
@@ -251,10 +251,10 @@ class _Asked:
         query = self._query
         return isinstance(query, Scan) and len(self.shards()) < len(self._names) and count < (query.limit or 0)
 
-    def find(self, views: dict[Names, View]) -> list[tuple[Row, Located | None]]:
+    def find(self, views: dict[Names, ShardView]) -> list[tuple[Row, BodyLookup | None]]:
         """The rows, and where their bodies are."""
         query = self._query
-        found: list[tuple[Row, Located | None]] = []
+        found: list[tuple[Row, BodyLookup | None]] = []
         if isinstance(query, Get):
             for key in dict.fromkeys(query.keys):
                 view = views[str(key[0]), str(key[1])]

@@ -13,13 +13,28 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.formats import ENTRY, FOLD, Entry, Fold, Written, check_of, decode, encode
-from holdfast.backends.object_store.garbage_collection import Tidying
+from holdfast.backends.object_store.formats import (
+    ENTRY,
+    FOLD,
+    FoldObject,
+    LogEntry,
+    WrittenRow,
+    check_of,
+    decode,
+    encode,
+)
+from holdfast.backends.object_store.garbage_collection import GarbageCollector
 from holdfast.backends.object_store.object_storage import clock, together, within
-from holdfast.backends.object_store.salvage import Remains, current_life, open_transaction, salvage_shard, token_of
-from holdfast.backends.object_store.shard_log import Core
+from holdfast.backends.object_store.salvage import (
+    SalvagedShard,
+    current_life,
+    open_transaction,
+    salvage_shard,
+    token_of,
+)
+from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import EPOCH
-from holdfast.backends.tables import SPACES
+from holdfast.backends.tables import TABLES
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
 DAMAGED = "damaged"
@@ -27,17 +42,17 @@ _PACE = 16
 _TRIES = 5
 
 
-class Renewed(NamedTuple):
+class RebuiltShard(NamedTuple):
     """What became of a damaged shard: where its objects are kept, and what could be read of them."""
 
     kept: str
-    remains: Remains
+    remains: SalvagedShard
 
 
-class Renewing:
+class ShardRebuild:
     """Begins shards anew."""
 
-    def __init__(self, core: Core, tidying: Tidying, timeout: float) -> None:
+    def __init__(self, core: ShardLog, tidying: GarbageCollector, timeout: float) -> None:
         self._core = core
         self._blobs = core.blobs
         self._tidying = tidying
@@ -60,13 +75,13 @@ class Renewing:
                     found.append(shard)
         return found
 
-    async def rehearse(self, shard: str) -> Remains:
+    async def rehearse(self, shard: str) -> SalvagedShard:
         """What could be read of a shard."""
         with within(self._timeout):
             objects = await self._objects(shard)
             return salvage_shard(shard, objects, await self._decided(shard, objects))
 
-    async def renew(self, shard: str, stamp: str) -> Renewed:
+    async def renew(self, shard: str, stamp: str) -> RebuiltShard:
         """Begin a shard anew. `ConflictError` if another did so meanwhile, or kept writing."""
         for _ in range(_TRIES):
             with within(self._timeout):
@@ -80,7 +95,7 @@ class Renewing:
                     await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", data)
             with within(self._timeout):
                 if await self._switch(shard, objects, remains):
-                    return Renewed(f"{DAMAGED}/{stamp}/{shard}", remains)
+                    return RebuiltShard(f"{DAMAGED}/{stamp}/{shard}", remains)
         raise ConflictError(
             "others kept writing there", where=shard, hint="Stop what uses the store, and repair it again"
         )
@@ -93,7 +108,7 @@ class Renewing:
             name = object_names.transaction(id)
             await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", await self._blobs.get(name) or b"")
 
-    async def _switch(self, shard: str, objects: Mapping[str, bytes], remains: Remains) -> bool:
+    async def _switch(self, shard: str, objects: Mapping[str, bytes], remains: SalvagedShard) -> bool:
         """Put the new birth in its place, unless something was written meanwhile."""
         began = clock()
         token, position = self._end(shard, objects)
@@ -102,7 +117,7 @@ class Renewing:
         if token and position < EPOCH and remains.names is not None:
             # Readers see what was before an open transaction, and writers wait for it; it is void if this ends here.
             fence = object_names.entry(shard, token, position)
-            entry = Entry(remains.names, token, secrets.token_bytes(8), id, False, False, [], [])
+            entry = LogEntry(remains.names, token, secrets.token_bytes(8), id, False, False, [], [])
             if not await self._blobs.create(fence, encode(ENTRY, entry)):
                 return False
         listed = {blob.name for blob in await self._blobs.listed(shard)}
@@ -135,13 +150,13 @@ class Renewing:
 
     def _token(self, data: bytes | None, name: str) -> str:
         try:
-            return "" if data is None else decode(ENTRY, Entry, data, name).token
+            return "" if data is None else decode(ENTRY, LogEntry, data, name).token
         except (CorruptError, UnsupportedError):
             return ""
 
     def _following(self, data: bytes | None, name: str) -> str:
         try:
-            return "" if data is None else decode(FOLD, Fold, data, name).following
+            return "" if data is None else decode(FOLD, FoldObject, data, name).following
         except (CorruptError, UnsupportedError):
             return ""
 
@@ -156,7 +171,11 @@ class Renewing:
         made: dict[str, bool] = {}
         for name, data in objects.items():
             try:
-                id = "" if name.startswith(object_names.folds(shard)) else decode(ENTRY, Entry, data, name).transaction
+                id = (
+                    ""
+                    if name.startswith(object_names.folds(shard))
+                    else decode(ENTRY, LogEntry, data, name).transaction
+                )
                 decision = await self._core.decided(id) if id else None
             except (CorruptError, UnsupportedError):
                 continue
@@ -164,7 +183,7 @@ class Renewing:
                 made[id] = decision
         return made
 
-    async def _begin(self, shard: str, remains: Remains, before: bytes | None) -> None:
+    async def _begin(self, shard: str, remains: SalvagedShard, before: bytes | None) -> None:
         birth = object_names.birth(shard)
         parts = shard.split("/")
         tenant, line = object_names.decoded(parts[0]), object_names.decoded(parts[1])
@@ -174,12 +193,12 @@ class Renewing:
         if names is None:
             await self._blobs.delete([blob.name for blob in await self._blobs.listed(shard)])  # they are kept
             return
-        order = {space: number for number, space in enumerate(SPACES)}
+        order = {space: number for number, space in enumerate(TABLES)}
         rows = sorted(remains.rows, key=lambda each: (order[each[0]], each[1].key))
         written = [
-            Written(space.name, row.key[2:], row.columns, len(row.body), check_of(row.body)) for space, row in rows
+            WrittenRow(space.name, row.key[2:], row.columns, len(row.body), check_of(row.body)) for space, row in rows
         ]
-        entry = Entry(names, object_names.new_life(), secrets.token_bytes(8), "", False, False, [], written)
+        entry = LogEntry(names, object_names.new_life(), secrets.token_bytes(8), "", False, False, [], written)
         data = encode(ENTRY, entry, [row.body for _, row in rows])
         if before is not None:
             await self._blobs.put(birth, data)

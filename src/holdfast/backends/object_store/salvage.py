@@ -16,26 +16,26 @@ from holdfast.backends.object_store.formats import (
     ENTRY,
     FOLD,
     IN_FOLD,
-    Entry,
-    Fold,
-    Indexed,
+    FoldObject,
+    IndexedRow,
+    LogEntry,
     base_of,
     check_of,
     decode,
 )
 from holdfast.backends.object_store.object_names import Names
-from holdfast.backends.tables import Key, Space
+from holdfast.backends.tables import Key, Table
 from holdfast.errors import CorruptError, UnsupportedError
 
 _LAST = 1 << 30
 """The place of a fold in its epoch."""
 
 
-class Remains(NamedTuple):
+class SalvagedShard(NamedTuple):
     """What could be read of a shard. The names are None where nothing tells them."""
 
     names: Names | None
-    rows: list[tuple[Space, Row]]
+    rows: list[tuple[Table, Row]]
 
 
 def current_life(folder: str, objects: Mapping[str, bytes]) -> str:
@@ -49,7 +49,7 @@ def current_life(folder: str, objects: Mapping[str, bytes]) -> str:
     return next((life for life in reversed(lives) if life not in ended), "")
 
 
-def salvage_shard(folder: str, objects: Mapping[str, bytes], made: Mapping[str, bool]) -> Remains:
+def salvage_shard(folder: str, objects: Mapping[str, bytes], made: Mapping[str, bool]) -> SalvagedShard:
     """The rows that objects of a shard hold, by their names, as far as they are sound; `made` are the transactions of
     which it is known what became of them."""
     life = current_life(folder, objects)
@@ -58,7 +58,7 @@ def salvage_shard(folder: str, objects: Mapping[str, bytes], made: Mapping[str, 
     reading = _Reading(objects, made, life)
     for name in sorted(own, key=lambda name: _order(name, folder)):
         reading.take(name, _order(name, folder))
-    return Remains(reading.names, [(space, row) for (space, _), row in reading.rows.items()])
+    return SalvagedShard(reading.names, [(space, row) for (space, _), row in reading.rows.items()])
 
 
 def token_of(name: str, folder: str) -> str:
@@ -80,19 +80,19 @@ def open_transaction(folder: str, objects: Mapping[str, bytes]) -> str:
     return "" if entry is None else entry.transaction
 
 
-def _entry(data: bytes, name: str) -> Entry | None:
+def _entry(data: bytes, name: str) -> LogEntry | None:
     try:
-        return decode(ENTRY, Entry, data, name)
+        return decode(ENTRY, LogEntry, data, name)
     except (CorruptError, UnsupportedError):
         return None
 
 
-def _folds(folder: str, objects: Mapping[str, bytes]) -> list[Fold]:
+def _folds(folder: str, objects: Mapping[str, bytes]) -> list[FoldObject]:
     found = []
     for name, data in objects.items():
         if name.startswith(f"{object_names.folds(folder)}/"):
             try:
-                found.append(decode(FOLD, Fold, data, name))
+                found.append(decode(FOLD, FoldObject, data, name))
             except (CorruptError, UnsupportedError):
                 continue
     return found
@@ -114,20 +114,20 @@ class _Reading:
         self._life = life
         self._at: dict[tuple[int, int], tuple[str, int]] = {}
         """Objects by epoch and place, and where their bodies begin."""
-        self._folds: dict[str, Fold] = {}
+        self._folds: dict[str, FoldObject] = {}
         self.names: Names | None = None
-        self.rows: dict[tuple[Space, Key], Row] = {}
+        self.rows: dict[tuple[Table, Key], Row] = {}
 
     def take(self, name: str, order: tuple[int, int]) -> None:
         """What one object says, if it is sound."""
         data = self._objects[name]
         try:
             if order[1] == _LAST:
-                fold = decode(FOLD, Fold, data, name)
+                fold = decode(FOLD, FoldObject, data, name)
                 self._at[order[0], IN_FOLD] = (name, base_of(data, name))
                 self._fold(fold)
             else:
-                entry = decode(ENTRY, Entry, data, name)
+                entry = decode(ENTRY, LogEntry, data, name)
                 if object_names.life_of(entry.token) != self._life:
                     return  # the birth of another
                 self._at[order] = (name, base_of(data, name))
@@ -136,12 +136,12 @@ class _Reading:
         except (CorruptError, UnsupportedError):
             return
 
-    def _counts(self, entry: Entry) -> bool:
+    def _counts(self, entry: LogEntry) -> bool:
         """Whether the transaction that an entry is part of, if it is, was made."""
         # What was decided is removed once it was folded; and what was not made is not folded.
         return not entry.transaction or self._made.get(entry.transaction, False)
 
-    def _entry(self, entry: Entry, data: bytes, offset: int) -> None:
+    def _entry(self, entry: LogEntry, data: bytes, offset: int) -> None:
         self.names = entry.names
         for deleted in entry.deleted:
             self._delete(deleted.space, (*entry.names, *deleted.prefix))
@@ -150,10 +150,10 @@ class _Reading:
             offset += written.length
             self._put(written.space, (*entry.names, *written.key), written.columns, body, written.length, written.check)
 
-    def _fold(self, fold: Fold) -> None:
+    def _fold(self, fold: FoldObject) -> None:
         self.names = fold.names
         self._folds[fold.token] = fold
-        before: dict[tuple[Space, Key], Row] = {}
+        before: dict[tuple[Table, Key], Row] = {}
         if all(ref.token in self._folds for ref in fold.refs):
             # All rows are in these. What else was read has gone, though an old object still has it.
             before, self.rows = self.rows, {}
@@ -161,7 +161,7 @@ class _Reading:
                 self._index(self._folds[ref.token], before)
         self._index(fold, before)
 
-    def _index(self, fold: Fold, before: Mapping[tuple[Space, Key], Row]) -> None:
+    def _index(self, fold: FoldObject, before: Mapping[tuple[Table, Key], Row]) -> None:
         for tomb in fold.tombs:
             self._delete(tomb.space, (*fold.names, *tomb.prefix))
         for indexed in fold.rows:
@@ -173,7 +173,7 @@ class _Reading:
                 body = b"" if known is None else known.body  # an older object may have it too
             self._put(indexed.space, key, indexed.columns, body, indexed.length, indexed.check)
 
-    def _body(self, indexed: Indexed, name: str, base: int) -> bytes:
+    def _body(self, indexed: IndexedRow, name: str, base: int) -> bytes:
         return self._objects[name][base + indexed.offset :][: indexed.length]
 
     def _put(self, space: str, key: Key, columns: tuple[object, ...], body: bytes, length: int, check: int) -> None:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.bodies import Bodies
-from holdfast.backends.object_store.compaction import KEPT, Rest, build, plan
-from holdfast.backends.object_store.entries import Draft
+from holdfast.backends.object_store.bodies import BodyReader
+from holdfast.backends.object_store.compaction import KEPT, PendingDeletions, build, plan
+from holdfast.backends.object_store.entries import LogEntryDraft
 from holdfast.backends.object_store.formats import (
     DECISION,
     ENTRY,
@@ -29,18 +29,18 @@ from holdfast.backends.object_store.formats import (
     LAYOUT,
     VERSION,
     Decision,
-    Doomed,
-    Entry,
-    Fold,
-    Layout,
+    FoldObject,
+    Garbage,
+    LogEntry,
+    StoreMarker,
     base_of,
     decode,
     encode,
 )
 from holdfast.backends.object_store.object_names import Names
-from holdfast.backends.object_store.object_storage import Blobs, check_deadline, clock, together
-from holdfast.backends.object_store.shard_view import EPOCH, View
-from holdfast.backends.object_store.staleness import Late, Missing, Patience, Stale
+from holdfast.backends.object_store.object_storage import ObjectStorage, check_deadline, clock, together
+from holdfast.backends.object_store.shard_view import EPOCH, ShardView
+from holdfast.backends.object_store.staleness import CreatedTooLate, ObjectMissing, StaleReadLimit, ViewOutdated
 from holdfast.errors import ConfigError, CorruptError, UnsupportedError
 
 _FIRST_LOOK = 256 << 10
@@ -53,38 +53,40 @@ _LISTED_DOOMED = 16
 _POLL = 0.005
 
 
-class Room(NamedTuple):
+class CacheSizes(NamedTuple):
     """How many bytes to remember: of rows, and of objects."""
 
     rows: int = 64 << 20
     objects: int = 64 << 20
 
 
-class Core:
+class ShardLog:
     """The shards of a store, in its loop."""
 
-    def __init__(self, blobs: Blobs, where: str, grace: float, patience: float = 5.0, room: Room | None = None) -> None:
+    def __init__(
+        self, blobs: ObjectStorage, where: str, grace: float, patience: float = 5.0, room: CacheSizes | None = None
+    ) -> None:
         self.blobs = blobs
         self.where = where
         self.grace = grace
         self.patience = patience
         """For how many seconds to wait for somebody else's transaction before it is declared void."""
-        self._room = room or Room()
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._room = room or CacheSizes()
+        self._views: OrderedDict[str, ShardView] = OrderedDict()
         self._weights: dict[str, int] = {}
         self._weight = 0
-        self.bodies = Bodies(blobs, self._room.objects)
-        self._garbage: deque[tuple[str, str, Doomed]] = deque()
+        self.bodies = BodyReader(blobs, self._room.objects)
+        self._garbage: deque[tuple[str, str, Garbage]] = deque()
         """What no fold lists any more and this process has to delete, with the folder and a token of the life."""
 
     async def start(self) -> None:
         """See that the place is a store of this kind; make it one if it is empty."""
         data = await self.blobs.get(object_names.FORMAT)
         if data is None:
-            await self.blobs.create(object_names.FORMAT, encode(LAYOUT, Layout(VERSION)))
+            await self.blobs.create(object_names.FORMAT, encode(LAYOUT, StoreMarker(VERSION)))
             return
         try:
-            layout = decode(LAYOUT, Layout, data, object_names.FORMAT)
+            layout = decode(LAYOUT, StoreMarker, data, object_names.FORMAT)
         except CorruptError as error:
             raise ConfigError(
                 "the place holds something else", where=self.where, hint="Name a bucket, prefix or directory of its own"
@@ -96,7 +98,7 @@ class Core:
 
     # Knowing a shard
 
-    def known(self, shard: str) -> View | None:
+    def known(self, shard: str) -> ShardView | None:
         """What is remembered of a shard, which may be out of date."""
         view = self._views.get(shard)
         if view is None:
@@ -108,13 +110,13 @@ class Core:
         self._weigh(view)
         return view
 
-    def forget(self, view: View) -> None:
+    def forget(self, view: ShardView) -> None:
         """Have a shard read anew next time."""
         if self._views.get(view.folder) is view:
             del self._views[view.folder]
             self._weight -= self._weights.pop(view.folder)
 
-    def _weigh(self, view: View) -> None:
+    def _weigh(self, view: ShardView) -> None:
         weight = _VIEW_BYTES + _ROW_BYTES * view.rows
         self._weight += weight - self._weights.get(view.folder, 0)
         self._weights[view.folder] = weight
@@ -122,7 +124,7 @@ class Core:
             folder, _ = self._views.popitem(last=False)
             self._weight -= self._weights.pop(folder)
 
-    async def fresh(self, shard: str, names: Names | None = None) -> View:
+    async def fresh(self, shard: str, names: Names | None = None) -> ShardView:
         """A shard as it is now: nothing that was acknowledged before the call is missing."""
         view = self.known(shard)
         if view is not None:
@@ -130,17 +132,17 @@ class Core:
                 view.names = names
             try:
                 await self.catch_up(view)
-            except Stale:
+            except ViewOutdated:
                 self.forget(view)
             else:
                 return view
         return await self._load(shard, names)
 
-    async def catch_up(self, view: View) -> None:
-        """Follow a shard's log to its end. Raises `Stale` if that is not possible any more."""
+    async def catch_up(self, view: ShardView) -> None:
+        """Follow a shard's log to its end. Raises `ViewOutdated` if that is not possible any more."""
         began = clock()
         if began - view.looked > self.grace / 2:
-            raise Stale
+            raise ViewOutdated
         ahead = 1
         while True:
             if view.pending is not None:
@@ -169,10 +171,10 @@ class Core:
                 break  # it was not there when it was asked for, whatever has come since
             ahead = min(2 * ahead, _AHEAD)
         if clock() - view.looked > self.grace / 2:
-            raise Stale
+            raise ViewOutdated
         view.looked = max(view.looked, began)
 
-    def confirmed(self, view: View, there: set[str], began: float) -> bool:
+    def confirmed(self, view: ShardView, there: set[str], began: float) -> bool:
         """Whether names that were listed show that nothing is missing; `began` is when the listing did."""
         pending = view.pending
         awaited = view.next_name() if pending is None else object_names.transaction(pending.entry.transaction)
@@ -201,7 +203,7 @@ class Core:
             await asyncio.sleep(_POLL)
         return made
 
-    async def clear(self, view: View) -> None:
+    async def clear(self, view: ShardView) -> None:
         """Have a shard ready to be written: nothing open in its last entry, and room in its log."""
         pause = _POLL
         while True:
@@ -220,7 +222,7 @@ class Core:
             else:
                 view.settle(pending, made)
 
-    async def _take(self, view: View, name: str) -> bool:
+    async def _take(self, view: ShardView, name: str) -> bool:
         """Take a birth or a fold, if it is there."""
         data = await self.described(name) if view.token else await self.blobs.get(name)
         if name != view.next_name():
@@ -230,29 +232,29 @@ class Core:
         self._absorb(view, name, data)
         return True
 
-    def _absorb(self, view: View, name: str, data: bytes) -> None:
+    def _absorb(self, view: ShardView, name: str, data: bytes) -> None:
         if view.token and view.full:
-            fold = decode(FOLD, Fold, data, name)
+            fold = decode(FOLD, FoldObject, data, name)
             if fold.removed:
-                raise Stale  # nothing is left of this life
+                raise ViewOutdated  # nothing is left of this life
             view.follow(fold, base_of(data, name))
             return
-        entry = decode(ENTRY, Entry, data, name)
+        entry = decode(ENTRY, LogEntry, data, name)
         if entry.stub:
-            raise Stale  # it lives for long already
+            raise ViewOutdated  # it lives for long already
         view.absorb(entry, base_of(data, name), clock())
         self.bodies.remember(name, entry.token, data)
 
-    async def _load(self, shard: str, names: Names | None) -> View:
+    async def _load(self, shard: str, names: Names | None) -> ShardView:
         """Read a shard from the start."""
-        patience = Patience()
+        patience = StaleReadLimit()
         for attempt in itertools.count():
             began = clock()
             try:
                 view = await self._read(shard, names)
                 view.looked = began
                 await self.catch_up(view)
-            except Stale as stale:
+            except ViewOutdated as stale:
                 patience.bear(stale)
                 await asyncio.sleep(_POLL * attempt)
                 continue
@@ -262,48 +264,48 @@ class Core:
             return view
         raise AssertionError  # counting does not end
 
-    async def _read(self, shard: str, names: Names | None) -> View:
+    async def _read(self, shard: str, names: Names | None) -> ShardView:
         first, listed = await asyncio.gather(
             self.blobs.get(object_names.birth(shard)),
             self.blobs.listed(object_names.folds(shard)),
             return_exceptions=False,
         )
         if first is None:
-            return View(names or ("", ""), shard)
-        born = decode(ENTRY, Entry, first, object_names.birth(shard))
-        view = View(born.names, shard)
+            return ShardView(names or ("", ""), shard)
+        born = decode(ENTRY, LogEntry, first, object_names.birth(shard))
+        view = ShardView(born.names, shard)
         life = object_names.life_of(born.token)
         tokens = [blob.name.rpartition("/")[2] for blob in listed]
         tokens = sorted((token for token in tokens if object_names.life_of(token) == life), key=object_names.number_of)
         if tokens:
             await self._read_folds(view, tokens[-1])
             if view.removed:
-                unborn = View(born.names, shard)
+                unborn = ShardView(born.names, shard)
                 unborn.buried = life
                 return unborn
         elif born.stub:
-            raise Stale
+            raise ViewOutdated
         else:
             self._absorb(view, object_names.birth(shard), first)
         await self._read_log(view)
         return view
 
-    async def _read_folds(self, view: View, token: str) -> None:
+    async def _read_folds(self, view: ShardView, token: str) -> None:
         name = object_names.fold(view.folder, token)
         data = await self.described(name)
         if data is None:
-            raise Stale
-        fold = decode(FOLD, Fold, data, name)
+            raise ViewOutdated
+        fold = decode(FOLD, FoldObject, data, name)
         names = [object_names.fold(view.folder, ref.token) for ref in fold.refs]
         older = await together([self.blobs.get(name, 0, ref.base) for name, ref in zip(names, fold.refs, strict=True)])
         indexes = []
         for older_name, older_data in zip(names, older, strict=True):
             if older_data is None:
-                raise Missing(older_name)
-            indexes.append((decode(FOLD, Fold, older_data, older_name), base_of(older_data, older_name)))
+                raise ObjectMissing(older_name)
+            indexes.append((decode(FOLD, FoldObject, older_data, older_name), base_of(older_data, older_name)))
         view.load([*indexes, (fold, base_of(data, name))])
 
-    async def _read_log(self, view: View) -> None:
+    async def _read_log(self, view: ShardView) -> None:
         """Read all of an epoch's log at once that a listing shows."""
         there = {blob.name for blob in await self.blobs.listed(object_names.log(view.folder, view.token))}
         names = []
@@ -337,10 +339,10 @@ class Core:
 
     # Adding to a shard
 
-    async def append(self, view: View, draft: Draft) -> bool:
+    async def append(self, view: ShardView, draft: LogEntryDraft) -> bool:
         """Add an entry to a shard that is as the view was when it was drafted. False where it is not so any more.
 
-        Raises `Late` where it was, but perhaps not to what the shard is now.
+        Raises `CreatedTooLate` where it was, but perhaps not to what the shard is now.
         """
         name = draft.name
         if view.full or view.pending is not None or name != view.next_name():
@@ -353,17 +355,18 @@ class Core:
             self._absorb(view, name, data)
         return made
 
-    async def _create(self, view: View, name: str, data: bytes) -> bool:
-        """Create what comes next in a shard. Raises `Stale` or `Late` where the answer is too late to be believed."""
+    async def _create(self, view: ShardView, name: str, data: bytes) -> bool:
+        """Create what comes next in a shard. Raises `ViewOutdated` or `CreatedTooLate` where the answer is too late to
+        be believed."""
         looked, began = view.looked, clock()
         made = await self.blobs.create(name, data)
         if clock() - looked > self.grace / 2:
-            raise Late(name) if made else Stale
+            raise CreatedTooLate(name) if made else ViewOutdated
         if made:
             view.looked = max(view.looked, began)
         return made
 
-    async def counts(self, view: View, name: str, entry: Entry) -> bool | None:
+    async def counts(self, view: ShardView, name: str, entry: LogEntry) -> bool | None:
         """Whether an entry that was created late is part of a shard, which was just read anew; None if none can tell.
 
         One that is not part of it is deleted.
@@ -375,7 +378,7 @@ class Core:
         fold_name = object_names.fold(view.folder, entry.token)
         data = await self.described(fold_name)
         if data is not None:
-            counted = entry.id in decode(FOLD, Fold, data, fold_name).entries
+            counted = entry.id in decode(FOLD, FoldObject, data, fold_name).entries
         else:
             # What was folded is deleted before its fold, but for what is large. So what is there came too late.
             large = sum(written.length for written in entry.written) >= KEPT
@@ -386,7 +389,7 @@ class Core:
             await self.blobs.delete([name])
         return counted
 
-    async def fold(self, view: View, removed: bool = False) -> bool:
+    async def fold(self, view: ShardView, removed: bool = False) -> bool:
         """Fold a shard's epoch, which is full; or have that be the end of its life. False if another was first."""
         name, planned = view.next_name(), plan(view)
         bodies = await self.bodies.fetch([view.locate(row) for _, row, _ in planned.carried])
@@ -398,7 +401,7 @@ class Core:
         if name != view.next_name():
             return False  # a reader has met another's fold meanwhile
         settled = [settled for settled in view.settled if now - settled.time <= self.grace]
-        data = build(view, planned, bodies, now, Rest(listed, settled, removed))
+        data = build(view, planned, bodies, now, PendingDeletions(listed, settled, removed))
         if not await self._create(view, name, data):
             await self.catch_up(view)
             return False
@@ -428,11 +431,11 @@ class Core:
         data = await self.blobs.get(name)
         if data is None:
             return
-        born = decode(ENTRY, Entry, data, name)
+        born = decode(ENTRY, LogEntry, data, name)
         if not born.stub and object_names.life_of(born.token) == object_names.life_of(token):
-            stub = Entry(born.names, born.token, born.id, "", False, True, [], [])
+            stub = LogEntry(born.names, born.token, born.id, "", False, True, [], [])
             await self.blobs.put(name, encode(ENTRY, stub))
 
 
 def _life(birth: bytes, name: str) -> str:
-    return object_names.life_of(decode(ENTRY, Entry, birth, name).token)
+    return object_names.life_of(decode(ENTRY, LogEntry, birth, name).token)

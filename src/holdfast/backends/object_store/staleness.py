@@ -8,11 +8,11 @@ from holdfast.backends.object_store.object_storage import check_deadline
 _MISSES = 3
 
 
-class Stale(Exception):
+class ViewOutdated(Exception):
     """What is known of a shard can no longer be brought up to date: it has to be read anew."""
 
 
-class Missing(Stale):
+class ObjectMissing(ViewOutdated):
     """An object is not there, though it is needed as far as is known."""
 
     def __init__(self, name: str) -> None:
@@ -20,22 +20,22 @@ class Missing(Stale):
         self.name = name
 
 
-class Patience:
+class StaleReadLimit:
     """Bears that what is known is out of date, but not that an object is missing again and again."""
 
     def __init__(self) -> None:
         self._missed = 0
 
-    def bear(self, stale: Stale) -> None:
+    def bear(self, stale: ViewOutdated) -> None:
         """Raises `CorruptError` where an object is missing for good."""
         check_deadline()
-        if isinstance(stale, Missing):
+        if isinstance(stale, ObjectMissing):
             self._missed += 1
             if self._missed == _MISSES:
                 raise missing(stale.name) from stale
 
 
-class Late(Stale):
+class CreatedTooLate(ViewOutdated):
     """Something was created, but so late that the name may have been freed before."""
 
     def __init__(self, name: str) -> None:

@@ -14,14 +14,14 @@ from contextlib import AsyncExitStack
 
 from holdfast.backends.batch_eval import judge
 from holdfast.backends.interface import Batch, Delete, Expect
-from holdfast.backends.object_store.entries import Draft, fill
+from holdfast.backends.object_store.entries import LogEntryDraft, fill
 from holdfast.backends.object_store.object_names import Names, folder
 from holdfast.backends.object_store.object_storage import check_deadline, clock, together
-from holdfast.backends.object_store.query import Answers, Views
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.shard_view import View
-from holdfast.backends.object_store.staleness import Patience, Stale
-from holdfast.backends.object_store.writer import Lanes
+from holdfast.backends.object_store.query import QueryRunner, ShardViews
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import ShardView
+from holdfast.backends.object_store.staleness import StaleReadLimit, ViewOutdated
+from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.tables import Key
 from holdfast.errors import OutcomeUnknownError
 
@@ -44,10 +44,10 @@ def shards_of(batch: Batch) -> tuple[set[Names], set[Key]]:
     return names, wide
 
 
-class Transactions:
+class ShardTransactions:
     """Makes batches about several shards."""
 
-    def __init__(self, core: Core, lanes: Lanes, answers: Answers) -> None:
+    def __init__(self, core: ShardLog, lanes: ShardQueues, answers: QueryRunner) -> None:
         self._core = core
         self._lanes = lanes
         self._answers = answers
@@ -55,7 +55,7 @@ class Transactions:
     async def apply(self, batch: Batch, named: set[Names], wide: set[Key]) -> int | None:
         """Make a batch. As in the port."""
         pause, one_by_one = 0.01, False
-        patience = Patience()
+        patience = StaleReadLimit()
         while True:
             check_deadline()
             names = set(named)
@@ -67,7 +67,7 @@ class Transactions:
                     await stack.enter_async_context(lane.lock)
                 try:
                     done, refused = await self._attempt(batch, sorted(names), wide, one_by_one)
-                except Stale as stale:
+                except ViewOutdated as stale:
                     patience.bear(stale)
                     for each in names:
                         known = self._core.known(folder(each))
@@ -85,7 +85,7 @@ class Transactions:
         """Whether it was done, and what came of it."""
         views = dict(zip(names, await together([self._ready(each) for each in names]), strict=True))
         id = secrets.token_hex(16)
-        refused, drafts = _drafted(batch, Views(views), id)
+        refused, drafts = _drafted(batch, ShardViews(views), id)
         if refused is None and any(drafts.values()):
             return await self._make(id, views, drafts, wide, one_by_one), None
         # To be refused is also an answer, as is that there is nothing to do: it has to be right as of one moment.
@@ -94,7 +94,7 @@ class Transactions:
             return True, refused
         return not any(drafts.values()) and await self._none_came(wide, names), None
 
-    async def _ready(self, names: Names) -> View:
+    async def _ready(self, names: Names) -> ShardView:
         view = await self._core.fresh(folder(names), names)
         await self._core.clear(view)
         return view
@@ -105,7 +105,12 @@ class Transactions:
         return all(each in names for of_one in found for each in of_one)
 
     async def _make(
-        self, id: str, views: dict[Names, View], drafts: dict[Names, Draft], wide: set[Key], one_by_one: bool
+        self,
+        id: str,
+        views: dict[Names, ShardView],
+        drafts: dict[Names, LogEntryDraft],
+        wide: set[Key],
+        one_by_one: bool,
     ) -> bool:
         """Add the parts, and decide that they count. False if another got in between."""
         core = self._core
@@ -136,14 +141,14 @@ class Transactions:
         return made
 
 
-def _drafted(batch: Batch, at: Views, id: str) -> tuple[int | None, dict[Names, Draft]]:
+def _drafted(batch: Batch, at: ShardViews, id: str) -> tuple[int | None, dict[Names, LogEntryDraft]]:
     """What becomes of a batch, and its part for each shard.
 
     There is one also where nothing is to be changed: a condition holds, and what was deleted stays away, until all is
     decided, since nobody can write after the part.
     """
     (refused,), effect = judge([batch], at.columns)
-    drafts = {each: Draft(view, id) for each, view in at.views.items()}
+    drafts = {each: LogEntryDraft(view, id) for each, view in at.views.items()}
     for each, draft in drafts.items():
         fill(draft, at.views[each], effect)
     return refused, drafts

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from holdfast.backends.async_backend import Interrupted, longer_for
+from holdfast.backends.async_backend import ServerInterrupted, longer_for
 from holdfast.backends.interface import Batch
-from holdfast.backends.object_store.entries import Draft, drafted
+from holdfast.backends.object_store.entries import LogEntryDraft, drafted
 from holdfast.backends.object_store.object_names import Names, folder
 from holdfast.backends.object_store.object_storage import check_deadline, within
-from holdfast.backends.object_store.shard_log import Core
-from holdfast.backends.object_store.shard_view import View
-from holdfast.backends.object_store.staleness import Late, Patience, Stale
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import ShardView
+from holdfast.backends.object_store.staleness import CreatedTooLate, StaleReadLimit, ViewOutdated
 from holdfast.backends.runtime.group_commit import Outcome, again, size_of
 from holdfast.errors import OutcomeUnknownError
 
@@ -28,7 +28,7 @@ class _Ticket(NamedTuple):
     future: asyncio.Future[int | None]
 
 
-class Lane:
+class ShardQueue:
     """The way to one shard. Whoever writes to it holds the lock."""
 
     def __init__(self, names: Names) -> None:
@@ -39,21 +39,21 @@ class Lane:
         self.users = 0
 
 
-class Lanes:
+class ShardQueues:
     """The ways to all shards that are being written."""
 
-    def __init__(self, core: Core, timeout: float) -> None:
+    def __init__(self, core: ShardLog, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
-        self._lanes: dict[Names, Lane] = {}
+        self._lanes: dict[Names, ShardQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def lane(self, names: Names) -> AsyncIterator[Lane]:
+    async def lane(self, names: Names) -> AsyncIterator[ShardQueue]:
         """A lane, for as long as it is needed."""
         lane = self._lanes.get(names)
         if lane is None:
-            lane = self._lanes[names] = Lane(names)
+            lane = self._lanes[names] = ShardQueue(names)
         lane.users += 1
         try:
             yield lane
@@ -78,7 +78,7 @@ class Lanes:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _work(self, lane: Lane) -> None:
+    async def _work(self, lane: ShardQueue) -> None:
         """Make what is queued, group by group."""
         lane.users += 1
         try:
@@ -90,7 +90,7 @@ class Lanes:
             if not lane.users:
                 self._lanes.pop(lane.names, None)
 
-    async def _group(self, lane: Lane) -> None:
+    async def _group(self, lane: ShardQueue) -> None:
         group = _next_group(lane.queued)
         outcomes: Sequence[Outcome]
         batches = [ticket.batch for ticket in group]
@@ -107,7 +107,7 @@ class Lanes:
                     ticket.future.set_result(outcome)
             await self._fold_early(lane)
 
-    async def _fold_early(self, lane: Lane) -> None:
+    async def _fold_early(self, lane: ShardQueue) -> None:
         """Fold a full epoch while nobody waits for it."""
         view = self._core.known(lane.folder)
         if view is None or not view.full or view.pending is not None:
@@ -117,10 +117,10 @@ class Lanes:
         except Exception:  # noqa: BLE001 - whoever writes next has to fold, and is told if it fails again
             self._core.forget(view)
 
-    async def _commit(self, lane: Lane, batches: list[Batch]) -> list[int | None]:
+    async def _commit(self, lane: ShardQueue, batches: list[Batch]) -> list[int | None]:
         core = self._core
         view = core.known(lane.folder) or await core.fresh(lane.folder, lane.names)
-        patience = Patience()
+        patience = StaleReadLimit()
         while True:
             check_deadline()
             try:
@@ -132,34 +132,34 @@ class Lanes:
                 await core.catch_up(view)
                 if unborn and not view.token:
                     await asyncio.sleep(0.02)  # a life before is being removed
-            except Stale as stale:
+            except ViewOutdated as stale:
                 patience.bear(stale)
                 core.forget(view)
                 view = await core.fresh(lane.folder, lane.names)
 
-    async def append(self, view: View, draft: Draft) -> bool:
+    async def append(self, view: ShardView, draft: LogEntryDraft) -> bool:
         """Add an entry to a shard. False where that is not as the view says any more. For one who holds the lock."""
         try:
             return await self._core.append(view, draft)
-        except Late as late:
+        except CreatedTooLate as late:
             # It was created, but perhaps under a name that had been freed. Is it part of the shard?
             self._core.forget(view)
             try:
                 now = await self._core.fresh(view.folder, view.names)
                 counts = await self._core.counts(now, late.name, draft.entry)
-            except Interrupted as interrupted:
-                raise Interrupted(str(interrupted), sent=True) from interrupted
+            except ServerInterrupted as interrupted:
+                raise ServerInterrupted(str(interrupted), sent=True) from interrupted
             if counts:
                 return True
             if counts is not None:
-                raise Stale from late
+                raise ViewOutdated from late
             raise OutcomeUnknownError(
                 "this process was paused for so long that it cannot be told whether a batch was made",
                 where=self._core.where,
                 hint="Look whether it was before you do it again; saving again under the same id is always safe",
             ) from late
 
-    async def _still(self, view: View) -> bool:
+    async def _still(self, view: ShardView) -> bool:
         """Whether a shard is as the view says."""
         version = view.version
         await self._core.catch_up(view)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from holdfast.backends.async_backend import Stamp
+from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put
 from holdfast.backends.postgres.binary_values import (
     NO_NUMBERS,
-    Value,
+    BinaryValue,
     blobs,
     integers,
     numbers,
@@ -25,7 +25,7 @@ from holdfast.backends.postgres.binary_values import (
     texts,
     value,
 )
-from holdfast.backends.tables import SPACES, Json, Key, Scalar, Space, Words
+from holdfast.backends.tables import TABLES, JsonText, Key, Scalar, Table, WordList
 
 TOO_LARGE, BAD_VALUE, FORBIDDEN = -2, -3, -4
 """Outcomes of a batch that the database would not take. -1 is one that was made, and others are refused places."""
@@ -148,7 +148,7 @@ def apply_function(schema: str) -> str:
     """The statement that makes the function, in a schema whose name is quoted."""
     return _FUNCTION.format(
         schema=schema,
-        spaces="\n".join(_space(schema, place, space) for place, space in enumerate(SPACES)),
+        spaces="\n".join(_space(schema, place, space) for place, space in enumerate(TABLES)),
         kinds=_KINDS,
         create=_CREATE,
         expect=_EXPECT,
@@ -162,7 +162,7 @@ def apply_function(schema: str) -> str:
     )
 
 
-def _space(schema: str, place: int, space: Space) -> str:
+def _space(schema: str, place: int, space: Table) -> str:
     """What is done for the changes of one space."""
     table = f"{schema}.{space.name}"
     row = {**space.all_columns, "body": bytes}
@@ -187,7 +187,7 @@ def _case(kinds: Sequence[int], statement: str, taken: Mapping[str, type]) -> st
     moves = "".join(
         f"\n{indent}{at} := {at} + {count};"
         for at, count in (
-            ("t", sum(kind in (str, Json, Words) for kind in taken.values())),
+            ("t", sum(kind in (str, JsonText, WordList) for kind in taken.values())),
             ("n", sum(kind is int for kind in taken.values())),
             ("b", sum(kind is bytes for kind in taken.values())),
         )
@@ -202,9 +202,9 @@ def _values(columns: Mapping[str, type]) -> Iterator[str]:
     for kind in columns.values():
         array = "p_numbers[n" if kind is int else "p_blobs[b" if kind is bytes else "p_texts[t"
         place = f"{array} + {counts[array]}]"
-        if kind is Words:
+        if kind is WordList:
             place = f"array_to_tsvector(array_remove(string_to_array({place}, ' '), ''))"
-        yield f"{place}::jsonb" if kind is Json else place
+        yield f"{place}::jsonb" if kind is JsonText else place
         counts[array] += 1
 
 
@@ -215,7 +215,7 @@ def _equal(columns: Mapping[str, type]) -> str:
 # What it is given -------------------------------------------------------------------------------------------------
 
 
-class Packed(NamedTuple):
+class PackedBatch(NamedTuple):
     """A batch, ready to be sent."""
 
     changes: list[int]
@@ -227,13 +227,13 @@ class Packed(NamedTuple):
     """Whether it touches more than can be told from its lines."""
 
 
-_PLACES = {space.name: place * _KINDS for place, space in enumerate(SPACES)}
+_PLACES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}
 _ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _PUT}
 
 
-def pack(batch: Batch) -> Packed:
+def pack(batch: Batch) -> PackedBatch:
     """A batch as arrays. A value that does not fit into its column raises one of `binary_values.BAD`."""
-    packed = Packed([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
+    packed = PackedBatch([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
     for change in batch:
         space = change.space
         if isinstance(change, Delete):
@@ -253,7 +253,7 @@ def pack(batch: Batch) -> Packed:
     return packed
 
 
-def _add(packed: Packed, kinds: Iterable[type], values: Key) -> None:
+def _add(packed: PackedBatch, kinds: Iterable[type], values: Key) -> None:
     for each, kind in zip(values, kinds, strict=True):
         if kind is int:
             packed.numbers.append(pack_number(each))  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def _add(packed: Packed, kinds: Iterable[type], values: Key) -> None:
             packed.texts.append(pack_text(each))  # type: ignore[arg-type]
 
 
-def arguments(schema: str, stamp: Stamp, group: Sequence[Packed]) -> list[Value]:
+def arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]) -> list[BinaryValue]:
     """What `apply` is given, for batches that are packed."""
     shape: list[int] = []
     all_changes: list[int] = []
@@ -291,7 +291,7 @@ def arguments(schema: str, stamp: Stamp, group: Sequence[Packed]) -> list[Value]
     ]
 
 
-def _locks(schema: str, group: Sequence[Packed]) -> Value:
+def _locks(schema: str, group: Sequence[PackedBatch]) -> BinaryValue:
     lines = set().union(*(packed.lines for packed in group))
     if len(lines) > MAX_LOCKS or any(packed.whole for packed in group):
         return NO_NUMBERS

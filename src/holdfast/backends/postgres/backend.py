@@ -21,18 +21,18 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.backends.async_backend import Asked, Interrupted, Network, Stamp
-from holdfast.backends.interface import Batch, Capabilities, Get, Match, Matches, Query, Row
+from holdfast.backends.async_backend import GroupStamp, LoopTask, ServerBackend, ServerInterrupted
+from holdfast.backends.interface import Batch, Capabilities, Get, Query, Row, WordMatch, WordMatches
 from holdfast.backends.postgres import maintenance
-from holdfast.backends.postgres.apply_function import Packed, arguments, pack
-from holdfast.backends.postgres.binary_values import BAD, Value, value
-from holdfast.backends.postgres.connection import Found, Link, Statement
+from holdfast.backends.postgres.apply_function import PackedBatch, arguments, pack
+from holdfast.backends.postgres.binary_values import BAD, BinaryValue, value
+from holdfast.backends.postgres.connection import Found, PostgresConnection, Statement
 from holdfast.backends.postgres.errors import bad_value, refused, translate
-from holdfast.backends.postgres.options import SCHEMES, Settings, settings
-from holdfast.backends.postgres.pool import Connections
+from holdfast.backends.postgres.options import SCHEMES, PostgresOptions, settings
+from holdfast.backends.postgres.pool import ConnectionPool
 from holdfast.backends.postgres.queries import TOGETHER, rows, rows_of_all, statement, statement_of_all
 from holdfast.backends.postgres.schema import quoted
-from holdfast.backends.postgres.setup import Known, look_or_set_up
+from holdfast.backends.postgres.setup import SchemaState, look_or_set_up
 from holdfast.backends.postgres.text_search import PLANNED, is_found_nowhere, matches, matching
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.errors import ConfigError, HoldfastError, TransientError, UnavailableError
@@ -48,20 +48,20 @@ _WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _TENANT = "SELECT set_config('holdfast.tenant', $1, true)"
 
 
-class Postgres(Network):
+class PostgresBackend(ServerBackend):
     """`postgresql://…`: a store in a PostgreSQL database."""
 
     schemes = SCHEMES
     takes_tenant = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresOptions) -> None:
         super().__init__(settings.url, settings.timeout)
         self._settings = settings
         self._apply = f"SELECT {quoted(settings.schema)}.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-        self._found: Known | None = None
+        self._found: SchemaState | None = None
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Postgres:
+    async def open(cls, url: str, **options: Any) -> PostgresBackend:
         """Open the store, and make its tables if they are not there. The module says which options there are."""
         store = cls(settings(url, options))
         await store.start()
@@ -72,9 +72,9 @@ class Postgres(Network):
         durable = self._found is not None and self._found.durable
         return Capabilities(durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True)
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         if is_found_nowhere(match):
-            return Matches([], None)
+            return WordMatches([], None)
         try:
             sought = matching(self._settings.schema, match)
         except BAD as error:
@@ -96,16 +96,16 @@ class Postgres(Network):
         async def once() -> T:
             try:
                 return await work()
-            except Interrupted as interrupted:
+            except ServerInterrupted as interrupted:
                 raise TransientError(f"broken off: {interrupted}", where=self.url, hint="Try again") from interrupted
 
-        asked: Asked[T] = Asked(lambda future: self._have_run(once, future))
+        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(once, future))
         return await asked
 
     # In the store's loop
 
     async def _connect(self) -> object:
-        self._connections = Connections(self._settings)
+        self._connections = ConnectionPool(self._settings)
         async with self._using() as link:
             self._found = found = await look_or_set_up(link, self._settings)
         if found.guarded and self._settings.tenant is None:
@@ -146,30 +146,30 @@ class Postgres(Network):
             return rows_of_all(queries, found[0])
         return [rows(query, each) for query, each in zip(queries, found, strict=True)]
 
-    async def _in_transaction(self, link: Link, begin: str, made: Sequence[Statement]) -> list[Found]:
+    async def _in_transaction(self, link: PostgresConnection, begin: str, made: Sequence[Statement]) -> list[Found]:
         """What statements find that are sent together, as one transaction."""
         before: list[Statement] = [(begin, ())]
         if self._tenant is not None:
             before.append((_TENANT, [self._tenant]))
         return (await link.ask_all([*before, *made, ("COMMIT", ())]))[len(before) : -1]
 
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         packed = [self._packed(batch) for batch in batches]
-        good = [each for each in packed if isinstance(each, Packed)]
+        good = [each for each in packed if isinstance(each, PackedBatch)]
         made: list[int] = []
         if good:
             async with self._using(sent=True) as link:
                 made = await self._make(link, arguments(self._settings.schema, stamp, good))
         answers = iter(made)
-        return [self._outcome(next(answers)) if isinstance(each, Packed) else each for each in packed]
+        return [self._outcome(next(answers)) if isinstance(each, PackedBatch) else each for each in packed]
 
-    def _packed(self, batch: Batch) -> Packed | Exception:
+    def _packed(self, batch: Batch) -> PackedBatch | Exception:
         try:
             return pack(batch)
         except BAD as error:
             return bad_value(error, self.url)
 
-    async def _make(self, link: Link, given: list[Value]) -> list[int]:
+    async def _make(self, link: PostgresConnection, given: list[BinaryValue]) -> list[int]:
         if self._tenant is None and link.look.read_committed:
             found = await link.ask(self._apply, given)
         else:
@@ -199,7 +199,7 @@ class Postgres(Network):
             await maintenance.tidy(link, self._settings.schema)
 
     @contextlib.asynccontextmanager
-    async def _using(self, sent: bool = False) -> AsyncIterator[Link]:
+    async def _using(self, sent: bool = False) -> AsyncIterator[PostgresConnection]:
         """A connection whose errors come out as ours."""
         try:
             async with self._connections.use() as link:

@@ -25,7 +25,7 @@ BAD = (TypeError, AttributeError, ValueError, OverflowError, struct.error)
 """What is raised for a value that does not fit into its column."""
 
 
-class Value(NamedTuple):
+class BinaryValue(NamedTuple):
     """Something to bind: its type, and its binary form; None for NULL."""
 
     type: int
@@ -44,13 +44,13 @@ def unescape(text: str) -> str:
     return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
 
 
-def value(given: Scalar) -> Value:
+def value(given: Scalar) -> BinaryValue:
     """A name, a number or bytes."""
     if isinstance(given, str):
-        return Value(_TEXT, escape(given).encode())
+        return BinaryValue(_TEXT, escape(given).encode())
     if isinstance(given, int):
-        return Value(_BIGINT, _NUMBER.pack(given))
-    return Value(_BYTEA, given)
+        return BinaryValue(_BIGINT, _NUMBER.pack(given))
+    return BinaryValue(_BYTEA, given)
 
 
 # Arrays -----------------------------------------------------------------------------------------------------------
@@ -74,32 +74,32 @@ def pack_bytes(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def texts(elements: Sequence[bytes]) -> Value:
+def texts(elements: Sequence[bytes]) -> BinaryValue:
     """`text[]`, of what `pack_text` gave."""
     return _array(_TEXT, elements)
 
 
-def numbers(elements: Sequence[bytes]) -> Value:
+def numbers(elements: Sequence[bytes]) -> BinaryValue:
     """`bigint[]`, of what `pack_number` gave."""
     return _array(_BIGINT, elements)
 
 
-def blobs(elements: Sequence[bytes]) -> Value:
+def blobs(elements: Sequence[bytes]) -> BinaryValue:
     """`bytea[]`, of what `pack_bytes` gave."""
     return _array(_BYTEA, elements)
 
 
-def integers(given: Sequence[int]) -> Value:
+def integers(given: Sequence[int]) -> BinaryValue:
     """`integer[]`."""
     sized = [part for number in given for part in (4, number)]
-    return Value(_ARRAYS[_INTEGER], _header(_INTEGER, len(given)) + struct.pack(f">{len(sized)}i", *sized))
+    return BinaryValue(_ARRAYS[_INTEGER], _header(_INTEGER, len(given)) + struct.pack(f">{len(sized)}i", *sized))
 
 
-NO_NUMBERS = Value(_ARRAYS[_BIGINT], None)
+NO_NUMBERS = BinaryValue(_ARRAYS[_BIGINT], None)
 """NULL in place of a `bigint[]`."""
 
 
-def array_of(kind: type, given: Iterable[Any]) -> Value:
+def array_of(kind: type, given: Iterable[Any]) -> BinaryValue:
     """An array of the values of a column."""
     if kind is int:
         return numbers([pack_number(each) for each in given])
@@ -108,8 +108,8 @@ def array_of(kind: type, given: Iterable[Any]) -> Value:
     return texts([pack_text(each) for each in given])
 
 
-def _array(element: int, elements: Sequence[bytes]) -> Value:
-    return Value(_ARRAYS[element], b"".join((_header(element, len(elements)), *elements)))
+def _array(element: int, elements: Sequence[bytes]) -> BinaryValue:
+    return BinaryValue(_ARRAYS[element], b"".join((_header(element, len(elements)), *elements)))
 
 
 def _header(element: int, count: int) -> bytes:

@@ -18,9 +18,9 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from holdfast.backends.postgres.binary_values import Value
+from holdfast.backends.postgres.binary_values import BinaryValue
 
-Statement: TypeAlias = tuple[str, Sequence[Value]]
+Statement: TypeAlias = tuple[str, Sequence[BinaryValue]]
 Found: TypeAlias = list[tuple[Any, ...]]
 
 _MAX_PREPARED = 256
@@ -36,7 +36,7 @@ class _Command(NamedTuple):
     fresh: bool = False
 
 
-class Look(NamedTuple):
+class ServerInfo(NamedTuple):
     """What a server says of itself."""
 
     direct: bool
@@ -49,10 +49,10 @@ class Look(NamedTuple):
     set_up: bool
 
 
-class Link:
+class PostgresConnection:
     """A connection. Lives in one loop, and serves one caller at a time."""
 
-    look: Look
+    look: ServerInfo
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection  # which would close itself if it were let go
@@ -92,7 +92,7 @@ class Link:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_exception(psycopg.OperationalError("the connection was closed"))
 
-    async def ask(self, sql: str, bound: Sequence[Value] = ()) -> Found:
+    async def ask(self, sql: str, bound: Sequence[BinaryValue] = ()) -> Found:
         """What a statement finds, in one round trip."""
         (found,) = await self.ask_all([(sql, bound)])
         return found
@@ -134,7 +134,7 @@ class Link:
             self._once.add(sql)
         return _Command(sql)
 
-    def _send(self, command: _Command, bound: Sequence[Value]) -> None:
+    def _send(self, command: _Command, bound: Sequence[BinaryValue]) -> None:
         types = [value.type for value in bound]
         data = [value.data for value in bound]
         formats = [Format.BINARY] * len(bound)

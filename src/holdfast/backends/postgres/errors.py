@@ -6,7 +6,7 @@ import re
 
 import psycopg
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN, TOO_LARGE
 from holdfast.errors import (
     ConfigError,
@@ -45,18 +45,18 @@ _WRONG = re.compile(
 _MISSING = ("3F000", "42P01", "42883", "42703", "42804")
 
 
-def translate(error: psycopg.Error, where: str, schema: str, sent: bool = False) -> Interrupted | HoldfastError:
+def translate(error: psycopg.Error, where: str, schema: str, sent: bool = False) -> ServerInterrupted | HoldfastError:
     """The error to raise in place of the driver's. `sent` tells that it was a change, which may have arrived."""
     state = error.sqlstate
     said = _said(error)
     if state is None:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return Interrupted(said, sent=sent)
+            return ServerInterrupted(said, sent=sent)
         return InvalidError(f"a value does not fit into its column: {said}", where=where)
     if state.startswith(_CUT_OFF) or state == "40003":
-        return Interrupted(said, sent=sent)
+        return ServerInterrupted(said, sent=sent)
     if state in _TRY_AGAIN:
-        return Interrupted(said)
+        return ServerInterrupted(said)
     return _final(state, said, where, schema)
 
 
@@ -99,7 +99,7 @@ def _final(state: str, said: str, where: str, schema: str) -> HoldfastError:
     return UnavailableError(f"PostgreSQL failed: {said} ({state})", where=where, hint="Look at the server's log")
 
 
-def translate_connecting(error: psycopg.Error, where: str, schema: str) -> Interrupted | HoldfastError:
+def translate_connecting(error: psycopg.Error, where: str, schema: str) -> ServerInterrupted | HoldfastError:
     """The same, where a connection could not be made. libpq gives no code then, only words."""
     if error.sqlstate is not None:
         return translate(error, where, schema)

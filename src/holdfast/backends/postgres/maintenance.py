@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import psycopg
 
-from holdfast.backends.postgres.binary_values import Value, value
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.binary_values import BinaryValue, value
+from holdfast.backends.postgres.connection import PostgresConnection
 from holdfast.backends.postgres.schema import quoted, tables
 
 _TABLES = "FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = $1::text AND c.relkind = 'r'"
@@ -26,13 +26,13 @@ WHERE p.proname = 'verify_heapam' AND has_function_privilege(p.oid, 'EXECUTE')
 _CHECKSUMS = "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database WHERE datname = current_database()"
 
 
-async def size(link: Link, schema: str) -> int:
+async def size(link: PostgresConnection, schema: str) -> int:
     """How many bytes the tables take, with their indexes."""
     ((found,),) = await link.ask(_SIZE, [value(schema)])
     return int(found)
 
 
-async def check(link: Link, schema: str) -> list[str]:
+async def check(link: PostgresConnection, schema: str) -> list[str]:
     """Read everything; look for indexes that are not whole; and have amcheck look, where it is installed for us."""
     name = quoted(schema)
     wrong = [
@@ -52,7 +52,7 @@ async def check(link: Link, schema: str) -> list[str]:
     return wrong
 
 
-async def tidy(link: Link, schema: str) -> None:
+async def tidy(link: PostgresConnection, schema: str) -> None:
     """Forget processes that are long gone, and have room that was freed used again."""
     name = quoted(schema)
     await link.run(f"DELETE FROM {name}.clients WHERE time < now() - interval '1 day'")  # noqa: S608
@@ -60,7 +60,7 @@ async def tidy(link: Link, schema: str) -> None:
     await link.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in tables(clients=True))}")
 
 
-async def _amcheck(link: Link, schema: str, extension: str) -> list[str]:
+async def _amcheck(link: PostgresConnection, schema: str, extension: str) -> list[str]:
     wrong = []
     for index, oid, _ in await link.ask(_INDEXES, [value(schema)]):
         sql = f"SELECT {extension}.bt_index_check($1::bigint::oid)"
@@ -72,7 +72,7 @@ async def _amcheck(link: Link, schema: str, extension: str) -> list[str]:
     return wrong
 
 
-async def _damage(link: Link, sql: str, bound: Sequence[Value] = ()) -> list[str]:
+async def _damage(link: PostgresConnection, sql: str, bound: Sequence[BinaryValue] = ()) -> list[str]:
     """What the server says when it comes upon damage."""
     try:
         await link.ask(sql, bound)

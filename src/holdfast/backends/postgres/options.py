@@ -30,7 +30,7 @@ _PATIENCE = {
 }
 
 
-class Settings(NamedTuple):
+class PostgresOptions(NamedTuple):
     """Where a store is, and how to use it."""
 
     url: str
@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 _OPTIONS = {"schema": SCHEMA, "timeout": TIMEOUT, "pool_size": _POOL_SIZE, "tenant": None}
 
 
-def settings(url: str, given: Mapping[str, Any]) -> Settings:
+def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
     """Read a URL and options."""
     scheme, _, _ = url.partition("://")
     shown = without_password(url)
@@ -65,7 +65,7 @@ def settings(url: str, given: Mapping[str, Any]) -> Settings:
     tenant = options["tenant"]
     if tenant is not None and not isinstance(tenant, str):
         raise ConfigError(f"tenant cannot be {tenant!r}", where=shown, hint="It is the name of one")
-    return Settings(
+    return PostgresOptions(
         shown,
         conninfo(rest),
         schema,

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.postgres.binary_values import value
-from holdfast.backends.postgres.connection import Link, Look
+from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
 from holdfast.backends.postgres.errors import PREPARED, READ_ONLY, translate_connecting
-from holdfast.backends.postgres.options import Settings
+from holdfast.backends.postgres.options import PostgresOptions
 from holdfast.backends.postgres.schema import OLDEST, newest
 from holdfast.errors import ConfigError
 
@@ -36,19 +36,19 @@ FROM pg_database d WHERE d.datname = current_database()
 changed: plans are made once, and read the tables by index alone, also when they were made for nearly empty ones."""
 
 
-class Connections:
+class ConnectionPool:
     """The connections of one store."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresOptions) -> None:
         self._settings = settings
-        self._idle: list[Link] = []
-        self._used: set[Link] = set()
+        self._idle: list[PostgresConnection] = []
+        self._used: set[PostgresConnection] = set()
         self._free = asyncio.Semaphore(settings.pool_size)
         self._unprepared = False
         self.ended = False
 
     @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[Link]:
+    async def use(self) -> AsyncIterator[PostgresConnection]:
         """A connection, for as long as the block takes."""
         async with self._free:
             link = self._take() or await self._connect()
@@ -74,14 +74,14 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
-    def _take(self) -> Link | None:
+    def _take(self) -> PostgresConnection | None:
         while self._idle:
             link = self._idle.pop()
             if link.open:
                 return link
         return None
 
-    def _left(self, link: Link, error: BaseException) -> None:
+    def _left(self, link: PostgresConnection, error: BaseException) -> None:
         """Keep a connection only where the server just said no."""
         state = error.sqlstate if isinstance(error, psycopg.Error) else None
         useless = state in (*PREPARED, READ_ONLY)
@@ -95,15 +95,15 @@ class Connections:
         if useless or lost:
             self._close_idle()  # what befell this one has most likely befallen the others
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> PostgresConnection:
         settings = self._settings
         try:
             connection = await AsyncConnection.connect(settings.conninfo, autocommit=True, prepare_threshold=None)
-            link = Link(connection)
+            link = PostgresConnection(connection)
             try:
                 bound = [value(link.pid), value(newest(settings.schema))]
                 ((*found, _),) = await link.ask(_LOOK, bound)
-                link.look = Look(*found)
+                link.look = ServerInfo(*found)
                 self._suits(link.look)
             except BaseException:
                 link.close()
@@ -113,7 +113,7 @@ class Connections:
         link.prepares = link.look.direct and not self._unprepared
         return link
 
-    def _suits(self, look: Look) -> None:
+    def _suits(self, look: ServerInfo) -> None:
         where = self._settings.url
         if look.version < OLDEST:
             raise ConfigError(
@@ -126,4 +126,4 @@ class Connections:
                 hint="Names can be any text: make a database with ENCODING 'UTF8'",
             )
         if look.standby:
-            raise Interrupted("the server is a standby, which lags behind and takes no changes")
+            raise ServerInterrupted("the server is a standby, which lags behind and takes no changes")

@@ -15,16 +15,16 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Query, Row
-from holdfast.backends.postgres.binary_values import Value, array_of, unescape, value
+from holdfast.backends.postgres.binary_values import BinaryValue, array_of, unescape, value
 from holdfast.backends.postgres.connection import Statement
 from holdfast.backends.postgres.schema import quoted
-from holdfast.backends.tables import SPACES, Json, Scalar, Space, Words
+from holdfast.backends.tables import TABLES, JsonText, Scalar, Table, WordList
 
 TOGETHER = 16
 """How many queries go into one statement. More would take longer to plan than they take in a transaction."""
 
 _CASTS: dict[type, str] = {str: "text[]", int: "bigint[]", bytes: "bytea[]"}
-_SPACES = {space.name: space for space in SPACES}
+_SPACES = {space.name: space for space in TABLES}
 _Found = Sequence[tuple[Any, ...]]
 
 
@@ -83,7 +83,7 @@ def rows_of_all(queries: Sequence[Query], found: _Found) -> list[list[Row]]:
     return answers
 
 
-def _shape(query: Query) -> tuple[_Shape, list[Value]]:
+def _shape(query: Query) -> tuple[_Shape, list[BinaryValue]]:
     space = query.space
     if not isinstance(query, Get):
         bound = _bound((*query.prefix, *query.start, *query.stop))
@@ -110,7 +110,7 @@ def _shape(query: Query) -> tuple[_Shape, list[Value]]:
     return _Shape(space.name, keys=True), [array_of(*column) for column in zip(kinds, columns, strict=True)]
 
 
-def _bound(values: Iterable[Scalar]) -> list[Value]:
+def _bound(values: Iterable[Scalar]) -> list[BinaryValue]:
     return [value(each) for each in values]
 
 
@@ -167,9 +167,9 @@ def _columns(shape: _Shape) -> list[str]:
 
 
 def _column(name: str, kind: type) -> str:
-    if kind is Words:
+    if kind is WordList:
         return f"array_to_string(tsvector_to_array({name}), ' ')"
-    return f"{name}::text" if kind is Json else name
+    return f"{name}::text" if kind is JsonText else name
 
 
 def _compare(names: Sequence[str], operator: str, first: int) -> list[str]:
@@ -182,7 +182,7 @@ def _compare(names: Sequence[str], operator: str, first: int) -> list[str]:
 # Rows -------------------------------------------------------------------------------------------------------------
 
 
-def _types(space: Space) -> list[int]:
+def _types(space: Table) -> list[int]:
     """For each column and the body: 0 for text, 1 for a number, 2 for bytes."""
     return [1 if kind is int else 2 if kind is bytes else 0 for kind in (*space.all_columns.values(), bytes)]
 
@@ -195,7 +195,7 @@ def _widths(names: Iterable[str]) -> tuple[int, int, int]:
 
 
 @lru_cache(256)
-def _places(space: Space, widths: tuple[int, int, int]) -> list[int]:
+def _places(space: Table, widths: tuple[int, int, int]) -> list[int]:
     """Where the columns of a space are found among those, after the number of the query."""
     at = [1, 1 + widths[0], 1 + widths[0] + widths[1]]
     places = []
@@ -205,9 +205,9 @@ def _places(space: Space, widths: tuple[int, int, int]) -> list[int]:
     return places
 
 
-def _reader(space: Space) -> Callable[[_Found], list[Row]]:
+def _reader(space: Table) -> Callable[[_Found], list[Row]]:
     width = len(space.key)
-    texts = [place for place, kind in enumerate(space.all_columns.values()) if kind in (str, Words)]
+    texts = [place for place, kind in enumerate(space.all_columns.values()) if kind in (str, WordList)]
 
     def read(found: _Found) -> list[Row]:
         rows = []
@@ -229,4 +229,4 @@ def _plain(values: tuple[Any, ...], texts: Sequence[int]) -> tuple[Any, ...]:
     return tuple(plain)
 
 
-_READERS = {space.name: _reader(space) for space in SPACES}
+_READERS = {space.name: _reader(space) for space in TABLES}

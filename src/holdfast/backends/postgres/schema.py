@@ -16,13 +16,13 @@ from holdfast.backends.tables import (
     OBJECTS,
     QUARANTINE,
     REFS,
-    SPACES,
     STEPS,
+    TABLES,
     WORDS,
     WRITES,
-    Json,
-    Space,
-    Words,
+    JsonText,
+    Table,
+    WordList,
 )
 
 VERSION = 1
@@ -31,9 +31,15 @@ VERSION = 1
 OLDEST = 150000
 """The oldest server that will do: before PostgreSQL 15, views show rows that row-level security hides."""
 
-_TYPES: dict[type, str] = {str: 'text COLLATE "C"', int: "bigint", bytes: "bytea", Json: "jsonb", Words: "tsvector"}
+_TYPES: dict[type, str] = {
+    str: 'text COLLATE "C"',
+    int: "bigint",
+    bytes: "bytea",
+    JsonText: "jsonb",
+    WordList: "tsvector",
+}
 
-_COMMENTS: dict[Space, str] = {
+_COMMENTS: dict[Table, str] = {
     LINES: "One row for each line of steps: a thread, or the state of an agent",
     BRANCHES: "Branches other than 0, and where each leaves its base",
     STEPS: "The steps of lines, each with what it changed",
@@ -124,7 +130,7 @@ def statements(schema: str, rls: bool = False, role: str = "") -> str:
     """What makes a schema one of ours, or changes nothing where it is; to be run in a transaction."""
     name = quoted(schema)
     parts = [_SCHEMA.format(schema=name, name=literal(name))]
-    parts += [part for space in SPACES for part in (_table(name, space), *_indexes(name, space))]
+    parts += [part for space in TABLES for part in (_table(name, space), *_indexes(name, space))]
     parts += [_MATCHING.format(schema=name), _later_grants(name)]
     parts += [_OWN.format(schema=name), _VIEWS.format(schema=name), apply_function(name)]
     if rls:
@@ -137,10 +143,10 @@ def statements(schema: str, rls: bool = False, role: str = "") -> str:
 
 def tables(clients: bool = False) -> list[str]:
     """The tables of the spaces."""
-    return [space.name for space in SPACES] + ["clients"] * clients
+    return [space.name for space in TABLES] + ["clients"] * clients
 
 
-def _table(schema: str, space: Space) -> str:
+def _table(schema: str, space: Table) -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body bytea NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     return (
@@ -151,7 +157,7 @@ def _table(schema: str, space: Space) -> str:
     )
 
 
-def _indexes(schema: str, space: Space) -> list[str]:
+def _indexes(schema: str, space: Table) -> list[str]:
     return [
         f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(space.order(index))});"
         for index in space.indexes
@@ -160,7 +166,7 @@ def _indexes(schema: str, space: Space) -> list[str]:
 
 def newest(schema: str) -> str:
     """The table that is made last: if it is there, all are."""
-    return f"{quoted(schema)}.{SPACES[-1].name}"
+    return f"{quoted(schema)}.{TABLES[-1].name}"
 
 
 def _later_grants(schema: str) -> str:

@@ -8,14 +8,14 @@ import psycopg
 
 from holdfast.backends.postgres.apply_function import lock
 from holdfast.backends.postgres.binary_values import value
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.connection import PostgresConnection
 from holdfast.backends.postgres.errors import translate_connecting
-from holdfast.backends.postgres.options import SCHEMA, Settings, settings
+from holdfast.backends.postgres.options import SCHEMA, PostgresOptions, settings
 from holdfast.backends.postgres.schema import VERSION, newest, quoted, statements
 from holdfast.errors import ConfigError, HoldfastError, TransientError
 
 
-class Known(NamedTuple):
+class SchemaState(NamedTuple):
     """What is known of a schema."""
 
     durable: bool
@@ -47,7 +47,7 @@ def setup_sql(schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str
     return f"BEGIN;\nSELECT pg_advisory_xact_lock({lock(schema)});\n{statements(schema, rls, role)}\nCOMMIT;\n"
 
 
-async def look_or_set_up(link: Link, said: Settings) -> Known:
+async def look_or_set_up(link: PostgresConnection, said: PostgresOptions) -> SchemaState:
     """See that the schema is there and of this version, and make it if it is not."""
     if not link.look.set_up:
         await _set_up(link, said)
@@ -60,7 +60,7 @@ async def look_or_set_up(link: Link, said: Settings) -> Known:
             where=said.url,
             hint=f"Its layout is {version}, and this Holdfast knows {VERSION}: install a newer one",
         )
-    return Known(link.look.durable, guarded)
+    return SchemaState(link.look.durable, guarded)
 
 
 _THERE = """
@@ -68,7 +68,7 @@ SELECT to_regclass($1::text) IS NOT NULL, (SELECT relrowsecurity FROM pg_class W
 """
 
 
-async def _set_up(link: Link, said: Settings) -> None:
+async def _set_up(link: PostgresConnection, said: PostgresOptions) -> None:
     try:
         # One after another: of ten processes that come first, one makes the tables, and the others find them.
         await link.run("BEGIN")

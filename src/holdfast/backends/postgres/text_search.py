@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Match, Matches
+from holdfast.backends.interface import WordMatch, WordMatches
 from holdfast.backends.postgres.binary_values import escape, unescape, value
 from holdfast.backends.postgres.connection import Statement
 from holdfast.backends.postgres.schema import quoted
@@ -26,12 +26,12 @@ PLANNED: Statement = (
 """Comes before the statement, in its transaction: what other statements need makes this one slow."""
 
 
-def is_found_nowhere(match: Match) -> bool:
+def is_found_nowhere(match: WordMatch) -> bool:
     """Whether a word is longer than any that is stored."""
     return any(len(escape(word).encode()) > _LONGEST for word in (*match.words, *match.prefixes))
 
 
-def matching(schema: str, match: Match) -> Statement:
+def matching(schema: str, match: WordMatch) -> Statement:
     """The statement that finds a page."""
     bound = [value(match.tenant)]
     where = ["tenant = $1"]
@@ -56,12 +56,12 @@ def matching(schema: str, match: Match) -> Statement:
     return sql, bound
 
 
-def matches(match: Match, found: Sequence[tuple[Any, ...]]) -> Matches:
+def matches(match: WordMatch, found: Sequence[tuple[Any, ...]]) -> WordMatches:
     """The page, of what was found."""
     places = [(time, unescape(line), branch, seq) for time, line, branch, seq in found]
     page = places[: match.limit]
     following = json.dumps(page[-1]) if len(places) > match.limit else None
-    return Matches([(match.tenant, *place[1:]) for place in page], following)
+    return WordMatches([(match.tenant, *place[1:]) for place in page], following)
 
 
 def _lexeme(word: str) -> str:

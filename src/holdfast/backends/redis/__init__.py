@@ -1,5 +1,5 @@
 """A store in Redis or Valkey: fast, in memory, and as safe as the server's append-only file is set up to be."""
 
-from holdfast.backends.redis.backend import Redis
+from holdfast.backends.redis.backend import RedisBackend
 
-__all__ = ["Redis"]
+__all__ = ["RedisBackend"]

@@ -26,13 +26,13 @@ from typing import Any
 
 from redis import exceptions
 
-from holdfast.backends.async_backend import TIMEOUT, Interrupted, Network, Stamp
+from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.redis import errors, key_layout
-from holdfast.backends.redis.connections import Command, Links, address
-from holdfast.backends.redis.key_layout import SHAPES, Argument, Shape
+from holdfast.backends.redis.connections import Command, RedisConnections, address
+from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
-from holdfast.backends.redis.server_info import Server, ask_server
+from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.urls import choice, number, split_options, whole, without_password
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
@@ -57,7 +57,7 @@ _PAGE = 500
 _SAMPLED = 250
 
 
-class Redis(Network):
+class RedisBackend(ServerBackend):
     """`redis://host:port/number`: a store in a Redis or Valkey server."""
 
     schemes = ("redis", "rediss", "valkey", "valkeys")
@@ -70,10 +70,10 @@ class Redis(Network):
         self._replicas = whole(url, "replicas", options["replicas"], most=1000)
         self._store = f"{{{self._prefix}}}:store"
         self._id = b""
-        self._server = Server()
+        self._server = RedisServer()
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Redis:
+    async def open(cls, url: str, **options: Any) -> RedisBackend:
         """Open the store, and make it if it is not there. The module says which options there are."""
         scheme = url.partition("://")[0]
         if scheme not in cls.schemes:
@@ -94,14 +94,14 @@ class Redis(Network):
     async def size(self) -> int:
         await self.tidy()
         total = 0
-        for shape in SHAPES.values():
+        for shape in KEY_LAYOUTS.values():
             total += await self._asked(partial(self._size_of, shape))
         return total
 
     async def check(self) -> list[str]:
         await self.tidy()
         wrong: dict[str, None] = {}
-        for shape in SHAPES.values():
+        for shape in KEY_LAYOUTS.values():
             for part in await self._parts(shape):
                 name = f"{shape.space.name}:{part.decode(errors='replace')}"
                 start = b"-"
@@ -121,7 +121,7 @@ class Redis(Network):
     # In the loop
 
     async def _connect(self) -> object:
-        self._links = Links(self._arguments, min(_PATIENCE, self._timeout / 2), self.url)
+        self._links = RedisConnections(self._arguments, min(_PATIENCE, self._timeout / 2), self.url)
         self._reading = asyncio.Semaphore(_READERS)
         try:
             await self._links.ask(("EXISTS", self._store))  # in a cluster, this leads to the right node
@@ -136,7 +136,7 @@ class Redis(Network):
 
     async def _find(self) -> None:
         """Find the store, or make it."""
-        columns = [part for shape in SHAPES.values() for part in (shape.space.name, " ".join(shape.space.columns))]
+        columns = [part for shape in KEY_LAYOUTS.values() for part in (shape.space.name, " ".join(shape.space.columns))]
         made: list[Argument] = ["id", secrets.token_hex(16), "format", _FORMAT, "created", int(time.time()), *columns]
         ((found, version),) = await self._links.run(OPEN, [self._store], made)
         if version != _FORMAT:
@@ -162,7 +162,7 @@ class Redis(Network):
             answers = await self._links.read(READING, [self._store], arguments)
         return [key_layout.found(query, *answers[3 * place : 3 * place + 3]) for place, query in enumerate(queries)]
 
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+    async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         arguments: list[Argument] = [self._id, f"{stamp.client}:{stamp.slot}", stamp.number, _REMEMBERED]
         outcomes: list[Outcome] = [None] * len(batches)
         sent = []
@@ -195,12 +195,12 @@ class Redis(Network):
     def _see_waited(self, answer: Any) -> None:
         """Raise unless as many have it as are wanted. The group is then sent again, and waited for again."""
         if isinstance(answer, exceptions.RedisError):
-            raise Interrupted(f"the server made the change and did not wait: {answer}", sent=True)
+            raise ServerInterrupted(f"the server made the change and did not wait: {answer}", sent=True)
         local, replicas = answer if self._waits else (1, answer)
         if local < 1:
-            raise Interrupted("the server did not flush its append-only file in time", sent=True)
+            raise ServerInterrupted("the server did not flush its append-only file in time", sent=True)
         if replicas < self._replicas:
-            raise Interrupted(f"{replicas} of {self._replicas} replicas have the change", sent=True)
+            raise ServerInterrupted(f"{replicas} of {self._replicas} replicas have the change", sent=True)
 
     async def _wait_works(self) -> None:
         """See at once whether the server can wait for its disk at all."""
@@ -225,7 +225,7 @@ class Redis(Network):
 
     # Looking after it
 
-    async def _size_of(self, shape: Shape) -> int:
+    async def _size_of(self, shape: KeyLayout) -> int:
         """About how much memory a space takes: that of some parts, for all."""
         listed = self._listed(shape)
         count, parts = await self._told(("ZCARD", listed), ("ZRANDMEMBER", listed, _SAMPLED))
@@ -236,13 +236,13 @@ class Redis(Network):
         found = await self._told(*(("MEMORY", "USAGE", key, "SAMPLES", 20) for key in keys))
         return sum(size or 0 for size in found) * int(count) // len(parts)
 
-    async def _check_rows(self, shape: Shape, part: bytes, start: bytes) -> tuple[bytes, list[str]]:
+    async def _check_rows(self, shape: KeyLayout, part: bytes, start: bytes) -> tuple[bytes, list[str]]:
         """Where to go on looking, and what is wrong with the rows of a part up to there."""
         arguments: list[Argument] = [self._id, shape.number, part, start, _PAGE]
         ((last, found),) = await self._links.run(CHECKING, [self._store], arguments)
         return b"(" + last if last else b"", [what.decode(errors="replace") for what in found]
 
-    async def _parts(self, shape: Shape) -> list[bytes]:
+    async def _parts(self, shape: KeyLayout) -> list[bytes]:
         """The parts of a space: those that are listed, and those that there are."""
         listed = self._listed(shape)
         (found,) = await self._asked(lambda: self._told(("ZRANGE", listed, 0, -1)))
@@ -255,7 +255,7 @@ class Redis(Network):
             parts |= {key[len(start) :] for key in keys}
         return sorted(parts)
 
-    def _listed(self, shape: Shape) -> str:
+    def _listed(self, shape: KeyLayout) -> str:
         return f"{{{self._prefix}}}:{shape.space.name}"
 
     async def _told(self, *commands: Command) -> list[Any]:

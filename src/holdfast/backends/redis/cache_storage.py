@@ -1,8 +1,8 @@
 """A room for a read cache in Redis, which several processes share: `redis://host:6379/1`.
 
-`await RedisRoom.open(url)` gives one, as `holdfast.backends.wrappers.cache_storage.Room` describes it. A room that
-cannot be reached raises `TransientError`, at once for a second after it was found so: a cache that is down should not
-make everything slow. `status` counts how often that was.
+`await RedisCacheStorage.open(url)` gives one, as `holdfast.backends.wrappers.cache_storage.CacheStorage` describes it.
+A room that cannot be reached raises `TransientError`, at once for a second after it was found so: a cache that is down
+should not make everything slow. `status` counts how often that was.
 
 Best in a server or a database of its own, with `maxmemory` and `maxmemory-policy allkeys-lru`: whatever is here may be
 forgotten at any time. With `prefix` in the URL, keys start with something else than `holdfast-cache`.
@@ -21,7 +21,7 @@ from redis import Redis, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from holdfast.backends.interface import Call
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.redis.connections import address
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import ConfigError, TransientError, UnavailableError
@@ -32,7 +32,7 @@ _SECONDS = 1.0
 """For how long to wait for an answer, and for how long not to ask again where none came."""
 
 
-class RedisRoom:
+class RedisCacheStorage:
     """Keeps values in Redis for a while."""
 
     def __init__(self, url: str) -> None:
@@ -50,10 +50,10 @@ class RedisRoom:
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str) -> RedisRoom:
+    async def open(cls, url: str) -> RedisCacheStorage:
         """A room. One that cannot be reached now may be later; one that refuses the password is a mistake."""
         room = cls(url)
-        await Call(room._look)
+        await BlockingCall(room._look)
         return room
 
     @property
@@ -96,7 +96,7 @@ class RedisRoom:
     async def close(self) -> None:
         """Close the connections; again is no failure."""
         self._closed = True
-        await Call(self._client.close)
+        await BlockingCall(self._client.close)
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         return [self._prefix + key for key in keys]
@@ -114,7 +114,7 @@ class RedisRoom:
         self._down_until = time.monotonic() + _SECONDS
 
     async def _asked(self, question: Callable[[], Any]) -> Any:
-        call: Call[Any] = Call(lambda: self._ask(question))
+        call: BlockingCall[Any] = BlockingCall(lambda: self._ask(question))
         return await call
 
     def _ask(self, question: Callable[[], Any]) -> Any:

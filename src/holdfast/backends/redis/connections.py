@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from redis import exceptions
 from redis.asyncio.connection import Connection, parse_url
 
-from holdfast.backends.async_backend import PACE, Interrupted
+from holdfast.backends.async_backend import PACE, ServerInterrupted
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.lua_scripts import Script
 from holdfast.backends.urls import without_password
@@ -45,7 +45,7 @@ def address(url: str) -> dict[str, Any]:
     return {"socket_keepalive": True, **arguments, "decode_responses": False, "protocol": 2}
 
 
-class Links:
+class RedisConnections:
     """Connections to one server. An exchange has one to itself; there are as many as exchanges at a time."""
 
     def __init__(self, arguments: dict[str, Any], patience: float, where: str) -> None:
@@ -63,7 +63,7 @@ class Links:
     async def ask(self, *commands: Command) -> list[Any]:
         """What the server answers to some commands, sent together; errors are among the answers.
 
-        Raises `Interrupted`, and says whether the commands may have been received.
+        Raises `ServerInterrupted`, and says whether the commands may have been received.
         """
         answers = await self._exchange(commands)
         for answer in answers:
@@ -104,7 +104,7 @@ class Links:
             await link.disconnect(nowait=True)
             await self._drop_idle()
             loading = isinstance(error, exceptions.BusyLoadingError)
-            raise Interrupted(str(error) or "no answer came in time", sent=not loading) from error
+            raise ServerInterrupted(str(error) or "no answer came in time", sent=not loading) from error
         except BaseException:
             await link.disconnect(nowait=True)
             raise
@@ -151,7 +151,7 @@ class Links:
     async def _see_role(self, role: Any) -> None:
         if _is_replica(role):
             await self._drop_idle()
-            raise Interrupted("the server has become a replica")
+            raise ServerInterrupted("the server has become a replica")
 
     async def _drop_idle(self) -> None:
         """One broke: the others most likely as well."""

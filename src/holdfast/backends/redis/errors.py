@@ -6,7 +6,7 @@ import ssl
 
 from redis import exceptions
 
-from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
 _PASSES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
@@ -45,7 +45,7 @@ def connecting(error: Exception, where: str) -> Exception:
         )
     if isinstance(error, exceptions.ResponseError) and not isinstance(error, _PASSING):
         return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Look at the URL")
-    return Interrupted(str(error) or "no answer came in time")
+    return ServerInterrupted(str(error) or "no answer came in time")
 
 
 def answered(error: exceptions.RedisError, where: str) -> Exception:
@@ -54,7 +54,7 @@ def answered(error: exceptions.RedisError, where: str) -> Exception:
     if says_lost(error):
         return lost(where)
     if isinstance(error, _PASSING) or text.startswith(_PASSES):
-        return Interrupted(text)
+        return ServerInterrupted(text)
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text:
         return TransientError(
             f"the server has no memory left: {text}",

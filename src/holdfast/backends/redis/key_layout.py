@@ -28,7 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import SPACES, Key, Scalar, Space
+from holdfast.backends.tables import TABLES, Key, Scalar, Table
 from holdfast.errors import CorruptError
 
 Argument = bytes | str | int
@@ -93,21 +93,21 @@ def _after(start: bytes) -> bytes:
 # Rows -------------------------------------------------------------------------------------------------------------
 
 
-class Index(NamedTuple):
+class KeyIndex(NamedTuple):
     """A further order of a space, and its columns within a part. It starts with the columns that make the parts."""
 
     name: str
     columns: tuple[str, ...]
 
 
-class Shape:
+class KeyLayout:
     """How the rows of one space are written."""
 
-    def __init__(self, number: int, space: Space) -> None:
+    def __init__(self, number: int, space: Table) -> None:
         self.number = number
         self.space = space
         self.width = min(2, len(space.key) - 1)
-        self.indexes = [Index(name, columns[self.width :]) for name, columns in space.indexes.items()]
+        self.indexes = [KeyIndex(name, columns[self.width :]) for name, columns in space.indexes.items()]
         names = list(space.all_columns)
         indexed = [column for index in self.indexes for column in index.columns]
         self._kinds = list(space.key.values())
@@ -177,7 +177,7 @@ class Shape:
             ) from error
 
 
-SHAPES = {space: Shape(number, space) for number, space in enumerate(SPACES, 1)}
+KEY_LAYOUTS = {space: KeyLayout(number, space) for number, space in enumerate(TABLES, 1)}
 """For each space, how its rows are written."""
 
 
@@ -188,7 +188,7 @@ _WRITES = {Create: b"C", Ensure: b"U", Put: b"P"}
 
 def change(what: Change) -> list[Argument]:
     """A change: what is to be done in which space; the part; the name; the value."""
-    shape = SHAPES[what.space]
+    shape = KEY_LAYOUTS[what.space]
     if isinstance(what, Delete):
         part, name = shape.split(what.prefix)
         if len(what.prefix) == len(what.space.key):
@@ -215,7 +215,7 @@ def query(what: Query) -> list[Argument]:
 
 def found(what: Query, names: bytes, lengths: bytes, values: bytes) -> list[Row]:
     """The rows that a query found, from what the script returned."""
-    shape = SHAPES[what.space]
+    shape = KEY_LAYOUTS[what.space]
     start: Key = ()
     if isinstance(what, Scan) and len(what.prefix) >= shape.width:
         start = what.prefix[: shape.width]
@@ -223,7 +223,7 @@ def found(what: Query, names: bytes, lengths: bytes, values: bytes) -> list[Row]
 
 
 def _get(what: Get) -> list[Argument]:
-    shape = SHAPES[what.space]
+    shape = KEY_LAYOUTS[what.space]
     parts: dict[bytes, dict[bytes, None]] = {}
     for key in what.keys:
         part, name = shape.split(key)
@@ -235,7 +235,7 @@ def _get(what: Get) -> list[Argument]:
 
 
 def _scan(what: Scan) -> list[Argument]:
-    shape = SHAPES[what.space]
+    shape = KEY_LAYOUTS[what.space]
     number = 1 + list(what.space.indexes).index(what.by) if what.by else 0
     width = shape.width
     prefix, low, high = what.prefix, what.prefix + what.start, what.prefix + what.stop

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import hashlib
 
-from holdfast.backends.redis.key_layout import SHAPES, Shape
+from holdfast.backends.redis.key_layout import KEY_LAYOUTS, KeyLayout
 
 
-def _shape(shape: Shape) -> str:
+def _shape(shape: KeyLayout) -> str:
     indexes = (f"{{name='{index.name}',words={len(index.columns)}}}" for index in shape.indexes)
     columns = "true" if shape.space.columns else "false"
     return f"{{name='{shape.space.name}',columns={columns},indexes={{{','.join(indexes)}}}}}"
 
 
-_SPACES = f"local spaces = {{{','.join(map(_shape, SHAPES.values()))}}}\n"
+_SPACES = f"local spaces = {{{','.join(map(_shape, KEY_LAYOUTS.values()))}}}\n"
 
 _COMMON = """
 local call, sub, find, insert = redis.call, string.sub, string.find, table.insert

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from holdfast.backends.redis.connections import Links
+from holdfast.backends.redis.connections import RedisConnections
 
 
-class Server(NamedTuple):
+class RedisServer(NamedTuple):
     """A server, as far as it could be asked; what it does not tell is empty."""
 
     name: str = ""
@@ -40,12 +40,12 @@ class Server(NamedTuple):
 _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 
 
-async def ask_server(links: Links) -> Server:
+async def ask_server(links: RedisConnections) -> RedisServer:
     """Ask. Hosted servers often do not tell their settings; then what they keep is not known, and not promised."""
     commands = [("INFO", "server"), ("INFO", "memory"), *(("CONFIG", "GET", name) for name in _SETTINGS)]
     server, memory, *settings = await links.ask(*commands)
     told = {**_fields(server), **_fields(memory)}
-    return Server(
+    return RedisServer(
         told.get("server_name", "redis"),
         told.get("valkey_version") or told.get("redis_version", ""),
         told.get("maxmemory_policy", ""),

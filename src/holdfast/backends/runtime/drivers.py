@@ -1,8 +1,8 @@
 """Running the engine's coroutines, for sync callers and for asyncio.
 
-The engine is written once, as coroutines that wait only for a store's `Suspension`s. `run` has them done in the
-calling thread; `arun` awaits them. `operation` makes of one coroutine function the method of a sync class and that of
-an async one.
+The engine is written once, as coroutines that wait only for a store's `Suspension`s. `run` has them done in the calling
+thread; `arun` awaits them. `sync_and_async` makes of one coroutine function the method of a sync class and that of an
+async one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.backends.interface import Suspension
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Async", "Pause", "Sync", "arun", "both", "either", "operation", "run"]
+__all__ = ["AsyncApi", "Pause", "SyncApi", "arun", "make_both", "run", "sync_and_async", "sync_or_async"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -58,7 +58,7 @@ async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
 
 
-def both(
+def make_both(
     function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
     """Two methods for one class, of a coroutine function: one that waits in the calling thread, one to be awaited."""
@@ -74,23 +74,23 @@ def both(
     return sync, awaited
 
 
-class Sync:
+class SyncApi:
     """Marks classes whose operations wait in the calling thread."""
 
 
-class Async:
+class AsyncApi:
     """Marks classes whose operations are awaited."""
 
 
-class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
+class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
     """A method written as a coroutine function, for sync and async classes alike.
 
-    In a subclass of `Sync` it is called and returns; in a subclass of `Async` it is called and awaited. Through the
-    class, as in `Operations.put(store, …)`, it gives the coroutine itself, for other operations to await.
+    In a subclass of `SyncApi` it is called and returns; in a subclass of `AsyncApi` it is called and awaited. Through
+    the class, as in `Operations.put(store, …)`, it gives the coroutine itself, for other operations to await.
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
-        self._sync, self._async = both(function)
+        self._sync, self._async = make_both(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
 
@@ -98,18 +98,18 @@ class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
         return self._function(instance, *args, **kwargs)
 
     @overload
-    def __get__(self, instance: None, owner: type) -> operation[P, T]: ...
+    def __get__(self, instance: None, owner: type) -> sync_and_async[P, T]: ...
     @overload
-    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: SyncApi, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, instance: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: AsyncApi, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)
+        return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
-class either(Generic[P, T, A]):  # noqa: N801 - used as a decorator
+class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
     """A method that does not wait, and gives a sync class what an async one is given another form of."""
 
     def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
@@ -118,15 +118,15 @@ class either(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         self.__wrapped__ = sync
 
     @overload
-    def __get__(self, instance: None, owner: type) -> either[P, T, A]: ...
+    def __get__(self, instance: None, owner: type) -> sync_or_async[P, T, A]: ...
     @overload
-    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: SyncApi, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, instance: Async, owner: type) -> Callable[P, A]: ...
+    def __get__(self, instance: AsyncApi, owner: type) -> Callable[P, A]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)
+        return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
 class Pause(Suspension[None]):

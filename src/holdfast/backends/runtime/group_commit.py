@@ -39,7 +39,7 @@ _MAX_BYTES = 8 << 20
 _Bell: TypeAlias = "SimpleQueue[bool]"
 
 
-class Ticket(Suspension[int | None]):
+class PendingBatch(Suspension[int | None]):
     """A batch to commit. Queued by the first `wait` or `watch`; only one of them may be called, and once."""
 
     done = False
@@ -81,7 +81,7 @@ class Ticket(Suspension[int | None]):
             self.future.set_result(self.outcome)
 
 
-_Leader: TypeAlias = "Ticket | _Worker"
+_Leader: TypeAlias = "PendingBatch | _Worker"
 
 
 class CommitQueue:
@@ -96,21 +96,21 @@ class CommitQueue:
     def reset_after_fork(self) -> None:
         """Forget what was queued and who led: in a forked child, those threads are not there."""
         self._lock = threading.Lock()
-        self._queued: deque[Ticket] = deque()
+        self._queued: deque[PendingBatch] = deque()
         self._leader: _Leader | None = None
-        self._group: Sequence[Ticket] = ()
+        self._group: Sequence[PendingBatch] = ()
         self._outcomes: list[Outcome] = []
         self._worker: _Worker | None = None
         self._committing: int | None = None
         """The thread that is in the middle of a commit."""
 
-    def submit(self, batch: Batch) -> Ticket:
+    def submit(self, batch: Batch) -> PendingBatch:
         """A ticket for a batch, to be awaited."""
-        return Ticket(self, batch)
+        return PendingBatch(self, batch)
 
     def drain(self) -> None:
         """Wait until everything that is queued has been answered."""
-        self.finish(Ticket(self, ()), even_closed=True)
+        self.finish(PendingBatch(self, ()), even_closed=True)
 
     def close(self) -> None:
         """Take nothing more; wait for what is queued; end the worker. Again is no failure."""
@@ -122,7 +122,7 @@ class CommitQueue:
         if worker is not None:
             worker.end()
 
-    def finish(self, ticket: Ticket, even_closed: bool = False) -> None:
+    def finish(self, ticket: PendingBatch, even_closed: bool = False) -> None:
         """Queue a ticket, and return when it is answered: lead if nobody does."""
         if self._committing == threading.get_ident():
             raise UnavailableError(
@@ -168,7 +168,7 @@ class CommitQueue:
             if interrupt is not None:
                 raise interrupt
 
-    def entrust(self, ticket: Ticket) -> None:
+    def entrust(self, ticket: PendingBatch) -> None:
         """Queue a ticket for the worker."""
         with self._lock:
             if self._closed:
@@ -216,9 +216,9 @@ class CommitQueue:
         finally:
             self._committing = None
 
-    def _next_group(self) -> list[Ticket]:
+    def _next_group(self) -> list[PendingBatch]:
         """The tickets at the head of the queue that are committed together."""
-        group: list[Ticket] = []
+        group: list[PendingBatch] = []
         size = 0
         for ticket in self._queued:
             size += size_of(ticket.batch)
@@ -229,7 +229,7 @@ class CommitQueue:
 
     def _answer(self) -> None:
         """Tell the group. Telling somebody twice does no harm."""
-        loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        loops: dict[asyncio.AbstractEventLoop, list[PendingBatch]] = {}
         for ticket, outcome in zip(self._group, self._outcomes, strict=True):
             ticket.outcome = outcome
             ticket.done = True
@@ -246,7 +246,7 @@ class CommitQueue:
                 # The loop ended, and with it whoever awaited.
         self._group = ()
 
-    def _settle(self, ticket: Ticket) -> None:
+    def _settle(self, ticket: PendingBatch) -> None:
         """Let go of the lead, and of a batch that was not begun. May be interrupted, and is then done again."""
         if self._leader is ticket and self._group:
             if len(self._outcomes) == len(self._group):
@@ -299,7 +299,7 @@ def _work(reference: weakref.ref[CommitQueue], bell: _Bell) -> None:
         del queue
 
 
-def _deliver(tickets: list[Ticket]) -> None:
+def _deliver(tickets: list[PendingBatch]) -> None:
     for ticket in tickets:
         ticket.deliver()
 

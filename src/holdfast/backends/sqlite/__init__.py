@@ -1,5 +1,5 @@
 """A store in one SQLite file, which any tool for SQLite can read."""
 
-from holdfast.backends.sqlite.backend import SQLite
+from holdfast.backends.sqlite.backend import SQLiteBackend
 
-__all__ = ["SQLite"]
+__all__ = ["SQLiteBackend"]

@@ -31,7 +31,7 @@ import apsw
 from holdfast.backends.interface import (
     Backend,
     Batch,
-    Call,
+    BlockingCall,
     Capabilities,
     Change,
     Create,
@@ -39,17 +39,17 @@ from holdfast.backends.interface import (
     Ensure,
     Expect,
     Get,
-    Match,
-    Matches,
     Put,
     Query,
     Row,
     Scan,
+    WordMatch,
+    WordMatches,
 )
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import errors
-from holdfast.backends.sqlite.connections import Connections
-from holdfast.backends.sqlite.database_file import Patience, Settings, missing, viewed
+from holdfast.backends.sqlite.connections import SQLiteConnections
+from holdfast.backends.sqlite.database_file import FileOptions, LockWait, missing, viewed
 from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, look_anew, merge
@@ -74,22 +74,22 @@ _failed: set[str] = set()
 """Files whose flushing failed in this process, and whose log has not been written back since."""
 
 
-class SQLite(Backend):
+class SQLiteBackend(Backend):
     """`sqlite:///path`: a store in one file."""
 
     schemes = ("sqlite",)
     takes_read_only = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FileOptions) -> None:
         self._settings = settings
         self._queue = CommitQueue(self._commit, settings.url)
-        self._connections = Connections(settings, self._queue.reset_after_fork)
-        self._patience = Patience(settings.busy_timeout)
+        self._connections = SQLiteConnections(settings, self._queue.reset_after_fork)
+        self._patience = LockWait(settings.busy_timeout)
         self._checkpoint_at = _CHECKPOINT_PAGES
         self._missing: frozenset[str] = frozenset()
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> SQLite:
+    async def open(cls, url: str, **options: Any) -> SQLiteBackend:
         """Open the file, and make it if it is not there. The module says which options there are.
 
         For tests of Holdfast itself, `vfs` names the SQLite VFS to use, `exclusive` keeps the file to one connection
@@ -97,7 +97,7 @@ class SQLite(Backend):
         """
         settings = _settings(url, options)
         store = cls(viewed(settings) if settings.read_only else settings)
-        await Call(store._open)
+        await BlockingCall(store._open)
         return store
 
     @property
@@ -117,13 +117,13 @@ class SQLite(Backend):
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         if self._missing:
             return await self._read_older(queries)
-        call: Call[list[list[Row]]] = Call(lambda: self._reading(answers, queries))
+        call: BlockingCall[list[list[Row]]] = BlockingCall(lambda: self._reading(answers, queries))
         return await call
 
     async def _read_older(self, queries: Sequence[Query]) -> list[list[Row]]:
         """The same, where nothing is in the spaces for which the file has no tables."""
         there = [query for query in queries if query.space.name not in self._missing]
-        call: Call[list[list[Row]]] = Call(lambda: self._reading(answers, there))
+        call: BlockingCall[list[list[Row]]] = BlockingCall(lambda: self._reading(answers, there))
         found = iter(await call if there else [])
         return [[] if query.space.name in self._missing else next(found) for query in queries]
 
@@ -138,27 +138,27 @@ class SQLite(Backend):
             raise DeniedError(
                 "this store is open for reading only", where=self.url, hint="Open it without read_only to write"
             )
-        call: Call[int | None] = Call(lambda: self._reading(_first_failed, batch))
+        call: BlockingCall[int | None] = BlockingCall(lambda: self._reading(_first_failed, batch))
         return await call
 
-    async def matched(self, match: Match) -> Matches:
-        call: Call[Matches] = Call(lambda: self._reading(find_words, match))
+    async def matched(self, match: WordMatch) -> WordMatches:
+        call: BlockingCall[WordMatches] = BlockingCall(lambda: self._reading(find_words, match))
         return await call
 
     async def size(self) -> int:
-        call: Call[int] = Call(lambda: self._reading(_size, self._settings.path))
+        call: BlockingCall[int] = BlockingCall(lambda: self._reading(_size, self._settings.path))
         return await call
 
     async def check(self) -> list[str]:
-        call: Call[list[str]] = Call(lambda: self._reading(_check, self._settings))
+        call: BlockingCall[list[str]] = BlockingCall(lambda: self._reading(_check, self._settings))
         return await call
 
     async def tidy(self) -> None:
         if not self._settings.read_only:
-            await Call(self._tidy)
+            await BlockingCall(self._tidy)
 
     async def close(self) -> None:
-        await Call(self._close)
+        await BlockingCall(self._close)
 
     @property
     def path(self) -> str:
@@ -175,7 +175,7 @@ class SQLite(Backend):
             finally:
                 self._connections.after_fork_in_parent()
 
-        call: Call[T] = Call(rest)
+        call: BlockingCall[T] = BlockingCall(rest)
         return await call
 
     def _open(self) -> None:
@@ -333,7 +333,7 @@ class SQLite(Backend):
             pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if truncate or pages > _LARGE_LOG_PAGES:
                 # Readers that overlap without end would let it grow without end: wait a moment for them.
-                connection.set_busy_handler(Patience(0.1))
+                connection.set_busy_handler(LockWait(0.1))
                 connection.wal_checkpoint(
                     mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_RESTART
                 )
@@ -372,7 +372,7 @@ class SQLite(Backend):
             return more
 
 
-def _settings(url: str, options: dict[str, Any]) -> Settings:
+def _settings(url: str, options: dict[str, Any]) -> FileOptions:
     address, _, query = url.partition("?")
     path = unquote(address.removeprefix("sqlite:///"))
     if not address.startswith("sqlite:///") or not path:
@@ -410,7 +410,7 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
     absolute = path if vfs is not None else str(Path(path).resolve())
     exclusive = bool(given.get("exclusive", vfs is not None))
     read_only = switch(url, "read_only", given.get("read_only", False))
-    return Settings(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
+    return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 
 def answers(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
@@ -488,7 +488,7 @@ def _size(cursor: apsw.Cursor, path: str) -> int:
     return int(pages * size)
 
 
-def _check(cursor: apsw.Cursor, settings: Settings) -> list[str]:
+def _check(cursor: apsw.Cursor, settings: FileOptions) -> list[str]:
     cursor.execute("PRAGMA shrink_memory")  # so that pages are read, and their checksums looked at
     cursor.execute("BEGIN")
     try:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast.backends.sqlite import database_file
-from holdfast.backends.sqlite.database_file import Settings
+from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.errors import is_damage
 from holdfast.errors import UnavailableError
 
@@ -27,10 +27,10 @@ _MAX_IDLE = 16
 _PAUSE = 0.0005
 
 
-class Connections:
+class SQLiteConnections:
     """Lends connections to threads, opens them when needed, and closes them all on demand."""
 
-    def __init__(self, settings: Settings, at_fork: Callable[[], None]) -> None:
+    def __init__(self, settings: FileOptions, at_fork: Callable[[], None]) -> None:
         self._settings = settings
         self._at_fork = at_fork
         self._trouble: tuple[str, str, str] | None = None
@@ -198,8 +198,8 @@ class Connections:
 
 
 _forking = threading.Lock()
-_open: weakref.WeakSet[Connections] = weakref.WeakSet()
-_resting: list[Connections] = []
+_open: weakref.WeakSet[SQLiteConnections] = weakref.WeakSet()
+_resting: list[SQLiteConnections] = []
 
 
 def _before_fork() -> None:

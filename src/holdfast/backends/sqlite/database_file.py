@@ -29,7 +29,7 @@ _LIBRARIES = (".so", ".dylib", ".dll", "")
 _SMALLEST_PAGE = 512
 
 
-class Settings(NamedTuple):
+class FileOptions(NamedTuple):
     """What a store was opened with."""
 
     url: str
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     """Whether nobody may write the file, nor keep a log beside it: it is read as it is, without locks."""
 
 
-class Patience:
+class LockWait:
     """Waits while another connection is in the way: in short, uneven naps, and not for ever."""
 
     def __init__(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ def checksum_vfs() -> str | None:
         return _CHECKSUM_VFS
 
 
-def connect(settings: Settings, *, create: bool = False) -> apsw.Connection:
+def connect(settings: FileOptions, *, create: bool = False) -> apsw.Connection:
     """A connection to the file. Closing it does not write the log back; `writer` is for that."""
     name, flags = settings.path, apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     if settings.frozen:
@@ -124,18 +124,18 @@ def connect(settings: Settings, *, create: bool = False) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # The store writes the log back itself: SQLite would not tell of a flush that failed, and try it again.
     connection.wal_autocheckpoint(0)
-    connection.set_busy_handler(Patience(settings.busy_timeout))
+    connection.set_busy_handler(LockWait(settings.busy_timeout))
     return connection
 
 
-def reader(settings: Settings) -> apsw.Cursor:
+def reader(settings: FileOptions) -> apsw.Cursor:
     """A connection for reading. As a cursor, since making one for every statement takes longer than some statements."""
     connection = connect(settings)
     connection.execute("PRAGMA query_only = 1")
     return connection.cursor()
 
 
-def viewed(settings: Settings) -> Settings:
+def viewed(settings: FileOptions) -> FileOptions:
     """How a file is to be opened that is only looked at, as far as this user may do anything with it."""
     path = Path(settings.path)
     if not is_there(path, settings.url):
@@ -153,12 +153,12 @@ def viewed(settings: Settings) -> Settings:
     return settings._replace(frozen=not in_use)
 
 
-def viewer(settings: Settings) -> apsw.Cursor:
+def viewer(settings: FileOptions) -> apsw.Cursor:
     """The first connection to a file that is only looked at. Where it is the last one too, it leaves no log behind."""
     connection = connect(settings)
     try:
         connection.execute("PRAGMA query_only = 1")
-        insist = partial(Patience(settings.busy_timeout).insist, since=time.monotonic())
+        insist = partial(LockWait(settings.busy_timeout).insist, since=time.monotonic())
         if not insist(lambda: _in_transaction(connection, "BEGIN", lambda: _is_ours(connection, settings.url))):
             raise NotFoundError("the file is an empty database, and no store yet", where=settings.url, code="no-store")
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(settings.frozen))
@@ -174,7 +174,7 @@ def missing(cursor: apsw.Cursor) -> frozenset[str]:
     return frozenset(space.name for space in LATER if space.name not in tables)
 
 
-def writer(settings: Settings, *, create: bool = False) -> apsw.Cursor:
+def writer(settings: FileOptions, *, create: bool = False) -> apsw.Cursor:
     """The connection for writing; with `create` the file is looked at first, and made where it is not there."""
     connection = connect(settings, create=create)
     try:
@@ -202,8 +202,8 @@ def writer(settings: Settings, *, create: bool = False) -> apsw.Cursor:
 _SYNCHRONOUS = {name: f"PRAGMA synchronous = {name.upper()}" for name in ("full", "normal", "off")}
 
 
-def _claim(connection: apsw.Connection, settings: Settings) -> None:
-    insist = partial(Patience(settings.busy_timeout).insist, since=time.monotonic())
+def _claim(connection: apsw.Connection, settings: FileOptions) -> None:
+    insist = partial(LockWait(settings.busy_timeout).insist, since=time.monotonic())
     if not insist(lambda: _in_transaction(connection, "BEGIN", lambda: _is_ours(connection, settings.url))):
         if _keeps_checksums(connection):
             connection.reserve_bytes("main", _CHECKSUM_BYTES)

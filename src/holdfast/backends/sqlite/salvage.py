@@ -18,13 +18,13 @@ import apsw
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Ensure, Query, Row, Sound
-from holdfast.backends.paging import Hole, rows, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
-from holdfast.backends.sqlite.backend import SQLite, answers
-from holdfast.backends.sqlite.database_file import Settings
+from holdfast.backends.sqlite.backend import SQLiteBackend, answers
+from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.header_repair import with_beginning
-from holdfast.backends.tables import LATER, SPACES, Space
+from holdfast.backends.tables import LATER, TABLES, Table
 from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
 _BATCH = 256
@@ -44,7 +44,7 @@ class Salvaged(NamedTuple):
 
     rows: int
     refused: int
-    holes: list[Hole]
+    holes: list[UnreadableRange]
     damaged: str
 
 
@@ -59,7 +59,7 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
     copy = Path(f"{new}-copy")
     _remove(new)
     _remove(copy)
-    run(run(SQLite.open(f"sqlite:///{quote(str(new))}")).close())
+    run(run(SQLiteBackend.open(f"sqlite:///{quote(str(new))}")).close())
     connection, readable = _connect(path, alone=into is None), True
     try:
         source = _Source(connection)
@@ -69,10 +69,10 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
             source, tables = _from_copy(Path(path), new, copy, error)
             connection.close(force=True)
             connection, readable = source.connection, False
-        target = run(SQLite.open(f"sqlite:///{quote(str(new))}"))
+        target = run(SQLiteBackend.open(f"sqlite:///{quote(str(new))}"))
         try:
             copied = _Copy(source, target, sound)
-            for space in SPACES:
+            for space in TABLES:
                 if space.name in tables:
                     run(copied.space(space))
             wrong = run(target.check())
@@ -102,7 +102,7 @@ def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[
         source = _Source(connection)
         try:
             found = source.tables()
-            if {space.name for space in SPACES} - {space.name for space in LATER} <= found:
+            if {space.name for space in TABLES} - {space.name for space in LATER} <= found:
                 return source, found
         except CorruptError:
             pass  # with another list of tables, perhaps
@@ -142,10 +142,10 @@ def _in_use(path: str) -> ConflictError:
 def _count(path: str) -> int:
     """How many rows there are."""
     connection = database_file.connect(
-        Settings(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True)
+        FileOptions(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True)
     )
     try:
-        counts = [connection.execute(f"SELECT count(*) FROM {space.name}").get for space in SPACES]  # noqa: S608
+        counts = [connection.execute(f"SELECT count(*) FROM {space.name}").get for space in TABLES]  # noqa: S608
         return sum(map(int, counts))
     finally:
         connection.close(force=True)
@@ -153,7 +153,7 @@ def _count(path: str) -> int:
 
 def _connect(path: str, *, alone: bool) -> apsw.Connection:
     """A connection to the file; one that keeps others out, if it is to be alone."""
-    connection = database_file.connect(Settings(path, path, "full", 1.0, None, exclusive=alone))
+    connection = database_file.connect(FileOptions(path, path, "full", 1.0, None, exclusive=alone))
     try:
         if alone:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -214,7 +214,7 @@ class _Source:
             if self.connection.in_transaction:
                 cursor.execute("ROLLBACK")
 
-    def numbered(self, space: Space) -> Iterator[Row]:
+    def numbered(self, space: Table) -> Iterator[Row]:
         """The rows of a table in the order in which they were written, which takes no index, as far as they can be
         read; none of a table that has no such order."""
         columns = ", ".join(space.all_columns)
@@ -243,15 +243,15 @@ class _Source:
 class _Copy:
     """Copies rows of one file to another."""
 
-    def __init__(self, source: _Source, target: SQLite, sound: Sound) -> None:
+    def __init__(self, source: _Source, target: SQLiteBackend, sound: Sound) -> None:
         self._source = source
         self._target = target
         self._sound = sound
         self._batch: list[Ensure] = []
         self.refused = 0
-        self.holes: list[Hole] = []
+        self.holes: list[UnreadableRange] = []
 
-    async def space(self, space: Space) -> None:
+    async def space(self, space: Table) -> None:
         """Copy a table: if its pages have the right checksums, as it is; else what is sound by itself."""
         self._source.trust(False)
         try:
@@ -262,10 +262,10 @@ class _Copy:
             await self._doubtful(space)
         await self._flush()
 
-    async def _doubtful(self, space: Space) -> None:
+    async def _doubtful(self, space: Table) -> None:
         """What can be read of a table whatever the checksums say; what was copied before stays."""
         self._source.trust(True)
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._source, space, (), holes):
             await self._judge(space, row)
         if holes:
@@ -274,13 +274,13 @@ class _Copy:
                 await self._judge(space, row)
         self.holes += holes
 
-    async def _judge(self, space: Space, row: Row) -> None:
+    async def _judge(self, space: Table, row: Row) -> None:
         if _fits(space, row) and self._sound(space, row):
             await self._take(space, row)
         else:
             self.refused += 1
 
-    async def _take(self, space: Space, row: Row) -> None:
+    async def _take(self, space: Table, row: Row) -> None:
         self._batch.append(Ensure(space, row))
         if len(self._batch) >= _BATCH:
             await self._flush()
@@ -291,7 +291,7 @@ class _Copy:
             await self._target.apply(batch)
 
 
-def _fits(space: Space, row: Row) -> bool:
+def _fits(space: Table, row: Row) -> bool:
     """Whether a row can be one of a table."""
     typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
     return all(type(value) is kind for kind, value in typed) and type(row.body) is bytes

@@ -13,15 +13,15 @@ from holdfast.backends.tables import (
     LATER,
     NODES,
     OBJECTS,
-    SPACES,
     STATE_VALUES,
     STEPS,
+    TABLES,
     WORDS,
     WRITES,
-    Json,
+    JsonText,
     Scalar,
-    Space,
-    Words,
+    Table,
+    WordList,
 )
 
 APPLICATION_ID = 0x486F6C64
@@ -30,7 +30,7 @@ APPLICATION_ID = 0x486F6C64
 VERSION = 1
 """The layout, in `PRAGMA user_version`. Goes up when older versions of Holdfast could not use the file."""
 
-_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", Json: "TEXT", Words: "TEXT"}
+_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText: "TEXT", WordList: "TEXT"}
 
 # Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
 _WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
@@ -72,7 +72,7 @@ CREATE VIEW threads AS
 
 def schema() -> list[str]:
     """The statements that make an empty file one of ours, but for its version."""
-    first = [space for space in SPACES if space not in LATER]
+    first = [space for space in TABLES if space not in LATER]
     return [statement for space in first for statement in (_table(space), *_indexes(space))] + [_VIEWS, *later()]
 
 
@@ -81,7 +81,7 @@ def later() -> list[str]:
     return [*(_table(space, "IF NOT EXISTS ") for space in LATER), "DROP VIEW IF EXISTS threads", _THREADS]
 
 
-def _table(space: Space, unless: str = "") -> str:
+def _table(space: Table, unless: str = "") -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
@@ -91,17 +91,17 @@ def _table(space: Space, unless: str = "") -> str:
     return f"CREATE TABLE {unless}{space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
 
 
-def _indexes(space: Space) -> list[str]:
+def _indexes(space: Table) -> list[str]:
     return [
         f"CREATE INDEX {space.name}_{index} ON {space.name} ({', '.join(space.order(index))})"
         for index in space.indexes
     ]
 
 
-class Statements:
+class TableStatements:
     """The SQL for one space."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Table) -> None:
         # Names come from the spaces declared above, never from data.
         columns, key = ", ".join(space.all_columns), list(space.key)
         is_key = _equal(key)
@@ -139,7 +139,7 @@ class Statements:
         return sql
 
 
-def _scan(space: Space, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
+def _scan(space: Table, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
     names = space.order(by)
     rest = names[prefix:]
     where = " AND ".join((_equal(names[:prefix]), *_compare(rest[:start], ">="), *_compare(rest[:stop], "<")))
@@ -156,5 +156,5 @@ def _compare(names: Sequence[str], operator: str) -> list[str]:
     return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
 
 
-STATEMENTS = {space.name: Statements(space) for space in SPACES}
+STATEMENTS = {space.name: TableStatements(space) for space in TABLES}
 """By the name of the space: to look them up by space would take longer than some of them."""

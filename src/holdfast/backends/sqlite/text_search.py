@@ -14,7 +14,7 @@ from typing import Any
 
 import apsw
 
-from holdfast.backends.interface import Create, Delete, Ensure, Match, Matches, Put, Row
+from holdfast.backends.interface import Create, Delete, Ensure, Put, Row, WordMatch, WordMatches
 from holdfast.backends.sqlite.schema import NUMBER, STATEMENTS
 from holdfast.backends.tables import WORDS, Key
 
@@ -80,7 +80,7 @@ def change_words(cursor: apsw.Cursor, made: Create | Ensure | Put | Delete) -> b
     return True
 
 
-def find_words(cursor: apsw.Cursor, match: Match) -> Matches:
+def find_words(cursor: apsw.Cursor, match: WordMatch) -> WordMatches:
     """A page of what is found, the last written first."""
     found: list[tuple[Any, ...]]
     before = _LAST if match.after is None else int(match.after)
@@ -94,7 +94,7 @@ def find_words(cursor: apsw.Cursor, match: Match) -> Matches:
     with _if_there():
         found = cursor.execute(sql, (first, before, match.limit)).fetchall()
     keys: list[Key] = [row[1:] for row in found if row[1] == match.tenant and match.line in (None, row[2])]
-    return Matches(keys, str(found[-1][0]) if len(found) == match.limit else None)
+    return WordMatches(keys, str(found[-1][0]) if len(found) == match.limit else None)
 
 
 def merge(cursor: apsw.Cursor, pages: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.backends.interface import Backend, Batch, Capabilities, Match, Matches, Query, Row, Sound
+from holdfast.backends.interface import Backend, Batch, Capabilities, Query, Row, Sound, WordMatch, WordMatches
 from holdfast.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ class Wrapper(Backend):
     async def apply(self, batch: Batch) -> int | None:
         return await self.inner.apply(batch)
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         return await self.inner.matched(match)
 
     async def size(self) -> int:

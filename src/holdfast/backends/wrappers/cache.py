@@ -36,7 +36,7 @@ from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.tables import JOURNAL, Key
 from holdfast.backends.urls import number, whole
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.cache_storage import MemoryRoom, Room
+from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
 from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
 from holdfast.errors import ConfigError, TransientError, UnavailableError
@@ -53,13 +53,13 @@ _Rows = list[tuple[tuple[Any, ...], tuple[Any, ...], bytes]]
 _decoder = msgspec.msgpack.Decoder(list[_Rows])
 
 
-class Cache(Wrapper):
+class CacheBackend(Wrapper):
     """Keeps answers in a room. See the module for what is promised."""
 
     schemes = ("cache",)
     takes_tenant = True
 
-    def __init__(self, inner: Backend, room: Room, max_age: float = MAX_AGE, name: bytes = b"") -> None:
+    def __init__(self, inner: Backend, room: CacheStorage, max_age: float = MAX_AGE, name: bytes = b"") -> None:
         """`name` tells the store from others that share the room; it is kept in the store itself."""
         super().__init__(inner)
         self._name = name
@@ -77,7 +77,7 @@ class Cache(Wrapper):
         self._lock = threading.Lock()
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> Cache:
+    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
         """Open a store, and the room for what is read from it."""
         found = parts_of(url, "cache", ("max_age", "size"), options)
         max_age = number(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
@@ -92,7 +92,7 @@ class Cache(Wrapper):
         (store,) = await open_parts(found["store"], tenant=tenant if alone else None)
         try:
             if alone:
-                return cls(store, MemoryRoom(size), max_age)
+                return cls(store, MemoryCacheStorage(size), max_age)
             return cls(store, await _shared_room(place), max_age, await _name_of(store))
         except BaseException:
             await store.close()
@@ -227,17 +227,17 @@ class Cache(Wrapper):
             raise
 
 
-async def _shared_room(url: str) -> Room:
+async def _shared_room(url: str) -> CacheStorage:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         raise ConfigError("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
     try:
-        from holdfast.backends.redis.cache_storage import RedisRoom
+        from holdfast.backends.redis.cache_storage import RedisCacheStorage
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a cache in Redis needs {error.name}, which is not installed",
             hint="Install it with: pip install 'holdfast[redis]'",
         ) from error
-    return await RedisRoom.open(url)
+    return await RedisCacheStorage.open(url)
 
 
 async def _name_of(store: Backend) -> bytes:

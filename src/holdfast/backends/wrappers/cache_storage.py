@@ -11,7 +11,7 @@ from typing import Protocol
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 
 
-class Room(Protocol):
+class CacheStorage(Protocol):
     """Keeps values for a while. May forget anything at any time; never brings back what was dropped.
 
     The methods are coroutines as those of a backend are: they wait only for a `Suspension`. A room that cannot be
@@ -40,7 +40,7 @@ class Room(Protocol):
         ...
 
 
-class MemoryRoom:
+class MemoryCacheStorage:
     """Some bytes of this process's memory; what was used longest ago goes first."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -9,30 +9,30 @@ def composition(kind: str) -> type[Backend]:
     """The backend for a scheme of `holdfast.backends.wrappers.composite_urls.COMPOSITIONS`."""
     match kind:
         case "retry":
-            from holdfast.backends.wrappers.retry import Retry
+            from holdfast.backends.wrappers.retry import RetryBackend
 
-            return Retry
+            return RetryBackend
         case "readonly":
-            from holdfast.backends.wrappers.readonly import ReadOnly
+            from holdfast.backends.wrappers.readonly import ReadOnlyBackend
 
-            return ReadOnly
+            return ReadOnlyBackend
         case "metrics":
-            from holdfast.backends.wrappers.metrics import Metrics
+            from holdfast.backends.wrappers.metrics import MetricsBackend
 
-            return Metrics
+            return MetricsBackend
         case "cache":
-            from holdfast.backends.wrappers.cache import Cache
+            from holdfast.backends.wrappers.cache import CacheBackend
 
-            return Cache
+            return CacheBackend
         case "tiers":
-            from holdfast.backends.wrappers.tiering import Tiers
+            from holdfast.backends.wrappers.tiering import TieredBackend
 
-            return Tiers
+            return TieredBackend
         case "behind":
-            from holdfast.backends.wrappers.replication import Behind
+            from holdfast.backends.wrappers.replication import WriteBehindBackend
 
-            return Behind
+            return WriteBehindBackend
         case _:
-            from holdfast.backends.wrappers.mirror import Mirror
+            from holdfast.backends.wrappers.mirror import MirrorBackend
 
-            return Mirror
+            return MirrorBackend

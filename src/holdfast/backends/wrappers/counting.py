@@ -6,13 +6,13 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Match, Matches, Put, Query, Row
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.tables import Space
+from holdfast.backends.tables import Table
 from holdfast.backends.wrappers import Wrapper
 
 
-class Counting(Wrapper):
+class CountingBackend(Wrapper):
     """Counts calls, rows and bytes.
 
     Rows and bytes are counted by the name of their space; bytes are those of bodies, and of text and bytes in keys and
@@ -56,7 +56,7 @@ class Counting(Wrapper):
                 _add(self.rows_read, self.bytes_read, query.space, rows)
         return found
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         found = await self.inner.matched(match)
         with self._lock:
             self.matches += 1
@@ -75,7 +75,7 @@ class Counting(Wrapper):
         return None
 
 
-def _add(rows: Counter[str], size: Counter[str], space: Space, found: Sequence[Row]) -> None:
+def _add(rows: Counter[str], size: Counter[str], space: Table, found: Sequence[Row]) -> None:
     rows[space.name] += len(found)
     size[space.name] += sum(_size(row) for row in found)
 

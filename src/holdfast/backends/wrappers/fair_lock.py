@@ -7,7 +7,7 @@ import threading
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 
 
-class Turns:
+class WrapperLock:
     """`with turns.lock:` one at a time."""
 
     def __init__(self) -> None:

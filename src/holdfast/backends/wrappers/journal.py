@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.runtime.group_commit import size_of
-from holdfast.backends.tables import JOURNAL, SPACES, Key
+from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.errors import CorruptError, InvalidError
 
 _MORE, _END = b"\x00", b"\x01"
@@ -26,10 +26,10 @@ LINE: Key = ("", "journal")
 PIECE = (1 << 20) - _HEAD
 """How many bytes of an entry a row holds: with its head, what any store takes."""
 
-_SPACES = {space.name: space for space in SPACES}
+_SPACES = {space.name: space for space in TABLES}
 
 
-class Mark(NamedTuple):
+class JournalRow(NamedTuple):
     """A row of the journal: its number and time."""
 
     number: int
@@ -41,10 +41,10 @@ class Mark(NamedTuple):
         return Expect(JOURNAL, (*LINE, self.number), (self.time,))
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """What one or several batches changed."""
 
-    mark: Mark
+    mark: JournalRow
     """That of its last row."""
     changes: list[Change]
 
@@ -58,20 +58,20 @@ def at(number: int) -> Scan:
     return Scan(JOURNAL, (*LINE, number), bodies=False)
 
 
-def mark_of(row: Row) -> Mark:
+def mark_of(row: Row) -> JournalRow:
     """The number and time of a row."""
-    return Mark(int(row.key[2]), int(row.columns[0]))
+    return JournalRow(int(row.key[2]), int(row.columns[0]))
 
 
 def first(number: int) -> Create:
     """Begins a journal, at some number."""
-    made, _ = write(Mark(number - 1, 0), (), 0)
+    made, _ = write(JournalRow(number - 1, 0), (), 0)
     found = made[1]
     assert isinstance(found, Create)  # noqa: S101 - the second of two
     return found
 
 
-def write(after: Mark, changes: Sequence[Change], batches: int) -> tuple[list[Change], Mark]:
+def write(after: JournalRow, changes: Sequence[Change], batches: int) -> tuple[list[Change], JournalRow]:
     """The changes that add an entry, and the mark of its last row."""
     try:
         data = msgspec.msgpack.encode([_flat(change) for change in changes if not isinstance(change, Expect)])
@@ -85,7 +85,7 @@ def write(after: Mark, changes: Sequence[Change], batches: int) -> tuple[list[Ch
         count = batches if last else 0
         body = (_END if last else _MORE) + zlib.crc32(piece).to_bytes(4) + count.to_bytes(4) + piece
         made.append(Create(JOURNAL, Row((*LINE, number), (now,), body)))
-    return made, Mark(after.number + len(pieces), now)
+    return made, JournalRow(after.number + len(pieces), now)
 
 
 def ends(row: Row) -> bool:
@@ -98,7 +98,7 @@ def batches_in(row: Row) -> int:
     return int.from_bytes(row.body[5:_HEAD])
 
 
-def entries(rows: Sequence[Row], where: str) -> Iterator[Entry]:
+def entries(rows: Sequence[Row], where: str) -> Iterator[JournalEntry]:
     """The entries that are whole in some rows that follow each other."""
     data = b""
     for row in rows:
@@ -107,7 +107,7 @@ def entries(rows: Sequence[Row], where: str) -> Iterator[Entry]:
             raise CorruptError(f"row {mark_of(row).number} of the journal is not what was written", where=where)
         data += piece
         if ends(row):
-            yield Entry(mark_of(row), [_change(*change) for change in msgspec.msgpack.decode(data)])
+            yield JournalEntry(mark_of(row), [_change(*change) for change in msgspec.msgpack.decode(data)])
             data = b""
 
 
@@ -125,7 +125,7 @@ def _change(kind: str, space: str, key: list[Any], columns: Sequence[Any] = (), 
     return Ensure(_SPACES[space], row) if kind == "ensure" else Put(_SPACES[space], row)
 
 
-class Merged:
+class MergedBatch:
     """Batches made into one. What the port does not let one batch do is left for the next."""
 
     def __init__(self, max_bytes: int) -> None:

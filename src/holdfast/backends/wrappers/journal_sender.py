@@ -21,11 +21,11 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.tables import JOURNAL
 from holdfast.backends.wrappers import journal
-from holdfast.backends.wrappers.journal import Entry, Merged
+from holdfast.backends.wrappers.journal import JournalEntry, MergedBatch
 from holdfast.backends.wrappers.replica_pair import (
-    Cursor,
-    Estranged,
-    Identity,
+    ReplicaCursor,
+    ReplicaIdentity,
+    ReplicaMismatch,
     attach,
     cursor_of,
     fill_remote,
@@ -43,10 +43,10 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 
 
-class Sender:
+class JournalSender:
     """Brings a copy up to date, and says how far it has got."""
 
-    def __init__(self, local: Backend, remote: Backend, identity: Identity) -> None:
+    def __init__(self, local: Backend, remote: Backend, identity: ReplicaIdentity) -> None:
         self._local: Final = local
         self._remote: Final = remote
         self._identity: Final = identity
@@ -58,7 +58,7 @@ class Sender:
         """The error behind it."""
         self.over: HoldfastError | None = None
         """Why nothing will be sent any more."""
-        self._cursor: Cursor | None = None
+        self._cursor: ReplicaCursor | None = None
         self._trimmed = 0
         self._ending: float | None = None
         self.renew_locks()
@@ -100,18 +100,18 @@ class Sender:
         self._ending = time.monotonic()
         self._bell.set()
 
-    def arrival(self, number: int, patience: float) -> Arrival:
+    def arrival(self, number: int, patience: float) -> SendTask:
         """To be awaited: whether an entry is in the copy, after so many seconds at most."""
-        return Arrival(lambda: self._expect(number), patience)
+        return SendTask(lambda: self._expect(number), patience)
 
-    def begun(self, patience: float) -> Arrival:
+    def begun(self, patience: float) -> SendTask:
         """Start; to be awaited, until the copy was looked at or could not be."""
 
         def begin() -> Future[bool]:
             self.ring()
             return self._begun
 
-        return Arrival(begin, patience)
+        return SendTask(begin, patience)
 
     def _expect(self, number: int) -> Future[bool]:
         """Filled once the copy has got so far, or never will."""
@@ -132,7 +132,7 @@ class Sender:
         while True:
             try:
                 more = self._step()
-            except Estranged as error:
+            except ReplicaMismatch as error:
                 self._end(error)
                 return
             except HoldfastError as error:
@@ -197,7 +197,7 @@ class Sender:
         if rows[0].key[2] != cursor.number + 1:
             if self._look() == cursor:
                 begins = journal.mark_of(rows[0]).number
-                raise Estranged(
+                raise ReplicaMismatch(
                     f"the copy has got to {cursor.number}, and the journal begins at {begins}: "
                     "the copy was set back, or the journal was",
                     where=self._remote.url,
@@ -209,7 +209,7 @@ class Sender:
             self._trim()
         return True
 
-    def _look(self) -> Cursor:
+    def _look(self) -> ReplicaCursor:
         cursor = run(cursor_of(self._remote))
         if cursor is None:
             # A store that was emptied, or is new: it becomes the copy.
@@ -224,7 +224,7 @@ class Sender:
             self._arrived(cursor.number if cursor.whole else -1)
             raise
         if journal.mark_of(last).number < cursor.number or (at and journal.mark_of(at[0]) != cursor.last):
-            raise Estranged(
+            raise ReplicaMismatch(
                 "the local store was set back to an older state: the copy holds what is not in it",
                 where=self._local.url,
                 hint="Empty the local store and open with restore=true, or empty the copy",
@@ -245,9 +245,9 @@ class Sender:
             if not found or any(journal.ends(row) for row in found):
                 return rows
 
-    def _send(self, cursor: Cursor, rows: list[Row]) -> None:
-        merged = Merged(min(_BYTES, self._identity.max_batch))
-        last: Entry | None = None
+    def _send(self, cursor: ReplicaCursor, rows: list[Row]) -> None:
+        merged = MergedBatch(min(_BYTES, self._identity.max_batch))
+        last: JournalEntry | None = None
         for entry in journal.entries(rows, self._local.url):
             if not merged.take(entry.changes):
                 break
@@ -298,7 +298,7 @@ class Sender:
                 return
 
 
-class Arrival(Suspension[bool]):
+class SendTask(Suspension[bool]):
     """Something that the thread of a sender does, or does not within some seconds."""
 
     def __init__(self, begin: Callable[[], Future[bool]], patience: float) -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.backends.interface import Backend, Batch, Call, Capabilities, Query, Row
+from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Query, Row
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.composite_urls import shown
-from holdfast.backends.wrappers.fair_lock import Turns
+from holdfast.backends.wrappers.fair_lock import WrapperLock
 from holdfast.errors import ConfigError, UnavailableError
 
 
-class Later(Backend):
+class LazyBackend(Backend):
     """Stands for a store at a URL. `capabilities` are known once it is open."""
 
     schemes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._turns = Turns()
+        self._turns = WrapperLock()
         self._opened: Backend | None = None
         self._closed = False
 
@@ -83,7 +83,7 @@ class Later(Backend):
     async def _open(self) -> Backend:
         if self._opened is not None:
             return self._opened
-        call: Call[Backend] = Call(self._open_now)
+        call: BlockingCall[Backend] = BlockingCall(self._open_now)
         return await call
 
     def _open_now(self) -> Backend:

@@ -8,20 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
+from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
-from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import HoldfastError
 
 BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Seconds: how many calls took no longer than each of these is counted."""
 
 
-class Metrics(Counting):
-    """Counts as `Counting` does, and errors by kind, and times; all of it is in `status`.
+class MetricsBackend(CountingBackend):
+    """Counts as `CountingBackend` does, and errors by kind, and times; all of it is in `status`.
 
-    The names in `status`: `reads`, `queries`, `applies`, `refused`, `rows_read` and so on; `read_errors_TransientError`;
-    `apply_seconds_sum`, and `apply_seconds_le_0.01` for the calls that took no more than 0.01 s, errors among them.
+    The names in `status`: `reads`, `queries`, `applies`, `refused`, `rows_read` and so on;
+    `read_errors_TransientError`; `apply_seconds_sum`, and `apply_seconds_le_0.01` for the calls that took no more than
+    0.01 s, errors among them.
     """
 
     schemes = ("metrics",)
@@ -33,7 +34,7 @@ class Metrics(Counting):
         super().__init__(inner)
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> Metrics:
+    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> MetricsBackend:
         """Open a store, and count what is done with it."""
         (store,) = await open_parts(parts_of(url, "metrics", (), options)["store"], tenant=tenant)
         return cls(store)
@@ -58,7 +59,7 @@ class Metrics(Counting):
         self._note("read", began)
         return found
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         began = time.perf_counter()
         try:
             found = await super().matched(match)

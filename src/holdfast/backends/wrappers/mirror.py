@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.interface import Backend, Batch, Change, Expect, Get, Put, Query, Row, Sound
-from holdfast.backends.tables import JOURNAL, Key, Space
+from holdfast.backends.tables import JOURNAL, Key, Table
 from holdfast.backends.urls import switch
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.private_rows import read_theirs
-from holdfast.backends.wrappers.replica_pair import Cursor, Identity, cursor_of
-from holdfast.backends.wrappers.replication import PATIENCE, Replicate
+from holdfast.backends.wrappers.replica_pair import ReplicaCursor, ReplicaIdentity, cursor_of
+from holdfast.backends.wrappers.replication import PATIENCE, ReplicatingBackend
 from holdfast.backends.wrappers.store_diff import read_one
 from holdfast.errors import CorruptError, HoldfastError, OutcomeUnknownError, TransientError
 
@@ -33,7 +33,7 @@ _NEAR = 64
 _MOST_MENDED = 1_000
 
 
-class Mirror(Replicate):
+class MirrorBackend(ReplicatingBackend):
     """`mirror:`: in both stores before it is acknowledged. See the module."""
 
     schemes = ("mirror",)
@@ -42,7 +42,7 @@ class Mirror(Replicate):
         self,
         local: Backend,
         remote: Backend,
-        identity: Identity,
+        identity: ReplicaIdentity,
         *,
         strict: bool = False,
         sound: Sound | None = None,
@@ -150,10 +150,10 @@ class Mirror(Replicate):
                 await self._mend_copy(difference.space, difference.key, cursor)
         return [difference.told() for difference in found]
 
-    def _is_sound(self, space: Space, row: Row) -> bool:
+    def _is_sound(self, space: Table, row: Row) -> bool:
         return self.sound is None or self.sound(space, row)
 
-    def _unsound(self, queries: Sequence[Query], found: list[list[Row]]) -> list[tuple[Space, Key]]:
+    def _unsound(self, queries: Sequence[Query], found: list[list[Row]]) -> list[tuple[Table, Key]]:
         """The rows that are not what was written. Those that came without their bodies cannot be judged."""
         if self.sound is None:
             return []
@@ -165,7 +165,7 @@ class Mirror(Replicate):
             if not self.sound(query.space, row)
         ]
 
-    async def _copied(self, queries: Sequence[Query]) -> tuple[Cursor, list[list[Row]]] | None:
+    async def _copied(self, queries: Sequence[Query]) -> tuple[ReplicaCursor, list[list[Row]]] | None:
         """What the copy answers, and as of when, if it has all that was acknowledged, and it is sound."""
         try:
             if not await self._caught_up():
@@ -186,7 +186,7 @@ class Mirror(Replicate):
             # The end of the journal cannot be read either: what this process wrote is known, and what the copy has.
             return await self._sender.arrival(self._last.number if self._last else 0, self._patience)
 
-    async def _mend_unreadable(self, queries: Sequence[Query], cursor: Cursor, found: list[list[Row]]) -> None:
+    async def _mend_unreadable(self, queries: Sequence[Query], cursor: ReplicaCursor, found: list[list[Row]]) -> None:
         rows = [
             (query.space, row.key)
             for query, rows in zip(queries, found, strict=True)
@@ -196,7 +196,7 @@ class Mirror(Replicate):
         damaged = [at for at in rows[:_MOST_MENDED] if (await read_one(self.inner, *at))[1]]
         await self._mend(damaged, cursor)
 
-    async def _mend(self, rows: list[tuple[Space, Key]], cursor: Cursor) -> None:
+    async def _mend(self, rows: list[tuple[Table, Key]], cursor: ReplicaCursor) -> None:
         """Write rows of the copy back, unless anything was written since the copy had got to the cursor."""
         unchanged: list[Change] = [
             cursor.last.there,
@@ -218,7 +218,7 @@ class Mirror(Replicate):
             if mended:
                 _log.warning("%s: a row of %s was damaged, and is put right", self.inner.url, space.name)
 
-    async def _mend_copy(self, space: Space, key: Key, cursor: Cursor) -> None:
+    async def _mend_copy(self, space: Table, key: Key, cursor: ReplicaCursor) -> None:
         """Write a row into the copy, if that has got to the cursor, as of which the row is read here."""
         (last,), rows = await self.inner.read([journal.LAST, Get(space, [key])])
         if journal.mark_of(last) != cursor.last or not rows or not self._is_sound(space, rows[0]):

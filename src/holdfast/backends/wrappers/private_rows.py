@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Get, Query, Row, Scan
-from holdfast.backends.tables import JOURNAL, SPACES, Key, Space
+from holdfast.backends.tables import JOURNAL, TABLES, Key, Table
 
 _THEIRS = "a"
 _AFTER_THEIRS = "b"
 
 
-class Moved(NamedTuple):
+class InnerBatch(NamedTuple):
     """A batch as the store inside gets it, and for each of its changes the place in the caller's batch."""
 
     changes: list[Change]
@@ -33,16 +33,16 @@ async def read_theirs(backend: Backend, queries: Sequence[Query]) -> list[list[R
     ]
 
 
-async def move_theirs(backend: Backend, batch: Batch) -> Moved:
+async def move_theirs(backend: Backend, batch: Batch) -> InnerBatch:
     """The caller's batch for the store inside."""
     if not any(change.space is JOURNAL for change in batch):
-        return Moved(list(batch), range(len(batch)))
+        return InnerBatch(list(batch), range(len(batch)))
     tenants: set[str] = set()
     if any(isinstance(change, Delete) and change.space is JOURNAL and not change.prefix for change in batch):
         # There is no saying "all that start with this letter" but by naming them.
         tenants = await _tenants(backend)
         tenants |= {_tenant_of(change) for change in batch if change.space is JOURNAL}
-    moved = Moved([], places := [])
+    moved = InnerBatch([], places := [])
     for place, change in enumerate(batch):
         made = [_change(change)] if change.space is JOURNAL and _tenant_of(change) else [change]
         if change.space is JOURNAL and not _tenant_of(change):
@@ -52,7 +52,7 @@ async def move_theirs(backend: Backend, batch: Batch) -> Moved:
     return moved
 
 
-def page_of_theirs(space: Space, after: Key, limit: int) -> Scan:
+def page_of_theirs(space: Table, after: Key, limit: int) -> Scan:
     """A page of all rows of a space that are not a wrapper's own, as they lie inside: those from a key on."""
     if space is JOURNAL:
         return Scan(space, (), start=after or (_THEIRS,), stop=(_AFTER_THEIRS,), limit=limit)
@@ -61,12 +61,12 @@ def page_of_theirs(space: Space, after: Key, limit: int) -> Scan:
 
 async def is_empty(backend: Backend) -> bool:
     """Whether a store holds nothing but a wrapper's own rows."""
-    return not any(await backend.read([page_of_theirs(space, (), 1)._replace(bodies=False) for space in SPACES]))
+    return not any(await backend.read([page_of_theirs(space, (), 1)._replace(bodies=False) for space in TABLES]))
 
 
 async def is_blank(backend: Backend) -> bool:
     """Whether a store holds nothing at all."""
-    return not any(await backend.read([Scan(space, (), limit=1, bodies=False) for space in SPACES]))
+    return not any(await backend.read([Scan(space, (), limit=1, bodies=False) for space in TABLES]))
 
 
 async def _tenants(backend: Backend) -> set[str]:

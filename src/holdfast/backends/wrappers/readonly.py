@@ -10,7 +10,7 @@ from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts
 from holdfast.errors import DeniedError
 
 
-class ReadOnly(Wrapper):
+class ReadOnlyBackend(Wrapper):
     """Refuses every change. A batch of conditions alone is answered; nothing is tidied.
 
     The store inside is opened as it always is: one that is not there yet is made, empty.
@@ -20,7 +20,7 @@ class ReadOnly(Wrapper):
     takes_tenant = True
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> ReadOnly:
+    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> ReadOnlyBackend:
         """Open a store for reading."""
         (store,) = await open_parts(parts_of(url, "readonly", (), options)["store"], tenant=tenant)
         return cls(store)

@@ -14,9 +14,9 @@ import msgspec
 
 from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row
 from holdfast.backends.runtime.group_commit import size_of
-from holdfast.backends.tables import JOURNAL, SPACES, Key
+from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.backends.wrappers import journal
-from holdfast.backends.wrappers.journal import Mark
+from holdfast.backends.wrappers.journal import JournalRow
 from holdfast.backends.wrappers.private_rows import is_blank, is_empty, page_of_theirs
 from holdfast.errors import ConfigError, CorruptError
 
@@ -29,7 +29,7 @@ _PAGE_BYTES = 4 << 20
 _READY, _FILLING = 0, 1
 
 
-class Identity(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaIdentity(msgspec.Struct, frozen=True, array_like=True):
     """Who a local store is, and what is known of its copy."""
 
     id: str
@@ -39,11 +39,11 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     projected: bool
 
 
-class Cursor(NamedTuple):
+class ReplicaCursor(NamedTuple):
     """How far a copy has got, and whether it has all that was there before."""
 
     id: str
-    last: Mark
+    last: JournalRow
     """What was copied last."""
     whole: bool
 
@@ -61,24 +61,24 @@ class Cursor(NamedTuple):
         return Row(_COPY, (self.number,), msgspec.msgpack.encode((self.id, self.whole, self.last.time)))
 
 
-async def identity_of(local: Backend) -> tuple[Identity | None, bool]:
+async def identity_of(local: Backend) -> tuple[ReplicaIdentity | None, bool]:
     """Who a store is, if it has a copy; and whether it is still being filled from that."""
     ((*rows,),) = await local.read([Get(JOURNAL, [_IDENTITY])])
     if not rows:
         return None, False
-    return _decode(rows[0].body, Identity, local.url), rows[0].columns[0] == _FILLING
+    return _decode(rows[0].body, ReplicaIdentity, local.url), rows[0].columns[0] == _FILLING
 
 
-async def cursor_of(remote: Backend) -> Cursor | None:
+async def cursor_of(remote: Backend) -> ReplicaCursor | None:
     """How far a copy has got; None if it is none."""
     ((*rows,),) = await remote.read([Get(JOURNAL, [_COPY])])
     if not rows:
         return None
     found = _decode(rows[0].body, tuple[str, bool, int], remote.url)
-    return Cursor(found[0], Mark(int(rows[0].columns[0]), found[2]), found[1])
+    return ReplicaCursor(found[0], JournalRow(int(rows[0].columns[0]), found[2]), found[1])
 
 
-async def attach(local: Backend, remote: Backend, restore: bool) -> Identity:
+async def attach(local: Backend, remote: Backend, restore: bool) -> ReplicaIdentity:
     """Make of two stores a pair, or see that they are one already."""
     while True:
         # In this order: of a pair that others are making now, the local store has its name before there is a copy.
@@ -101,7 +101,7 @@ async def attach(local: Backend, remote: Backend, restore: bool) -> Identity:
             # Others were at it meanwhile, and it may be right by now.
 
 
-async def _begin(local: Backend, remote: Backend, cursor: Cursor | None, restore: bool) -> None:
+async def _begin(local: Backend, remote: Backend, cursor: ReplicaCursor | None, restore: bool) -> None:
     if cursor is not None:
         await _may_restore(local, remote, cursor, restore)
     elif not await is_blank(remote):
@@ -109,15 +109,15 @@ async def _begin(local: Backend, remote: Backend, cursor: Cursor | None, restore
     await _name(local, remote, 0 if cursor is None else cursor.number + 1, filling=cursor is not None)
 
 
-async def _begin_copy(local: Backend, remote: Backend, identity: Identity) -> None:
+async def _begin_copy(local: Backend, remote: Backend, identity: ReplicaIdentity) -> None:
     if not await is_blank(remote):
         raise _foreign(remote)
     ((last,),) = await local.read([journal.LAST])
-    new = Cursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
+    new = ReplicaCursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
     await remote.apply([Create(JOURNAL, new.row)])
 
 
-async def fill_remote(local: Backend, remote: Backend, cursor: Cursor) -> bool:
+async def fill_remote(local: Backend, remote: Backend, cursor: ReplicaCursor) -> bool:
     """Copy everything. False if somebody else has gone on meanwhile.
 
     What is written meanwhile is in the journal too, after the cursor; it is then sent once more and ends up the same.
@@ -128,14 +128,14 @@ async def fill_remote(local: Backend, remote: Backend, cursor: Cursor) -> bool:
     return await remote.apply([cursor.there, Put(JOURNAL, cursor._replace(whole=True).row)]) is None
 
 
-async def _restore(local: Backend, remote: Backend, identity: Identity, cursor: Cursor | None) -> None:
+async def _restore(local: Backend, remote: Backend, identity: ReplicaIdentity, cursor: ReplicaCursor | None) -> None:
     """Fill a local store from its copy. From the first moment on, no other store can send to that copy."""
     (own,), (last,) = await local.read([Get(JOURNAL, [_IDENTITY]), journal.LAST])
     if own.columns[0] != _FILLING:
         return  # another process was faster
     mark = journal.mark_of(last)
     if cursor is not None and cursor.id != identity.id and cursor.number == mark.number - 1:
-        await remote.apply([cursor.there, Put(JOURNAL, Cursor(identity.id, mark, whole=True).row)])
+        await remote.apply([cursor.there, Put(JOURNAL, ReplicaCursor(identity.id, mark, whole=True).row)])
         cursor = await cursor_of(remote)
     if cursor is None or cursor.id != identity.id:
         raise not_ours(remote)
@@ -146,7 +146,7 @@ async def _restore(local: Backend, remote: Backend, identity: Identity, cursor: 
     await local.apply([filling, Put(JOURNAL, _identity_row(identity, _READY))])
 
 
-async def _may_restore(local: Backend, remote: Backend, cursor: Cursor, restore: bool) -> None:
+async def _may_restore(local: Backend, remote: Backend, cursor: ReplicaCursor, restore: bool) -> None:
     if not await is_empty(local):
         raise not_ours(remote)
     if not restore:
@@ -167,19 +167,19 @@ async def _may_restore(local: Backend, remote: Backend, cursor: Cursor, restore:
 async def _name(local: Backend, remote: Backend, number: int, filling: bool) -> None:
     """Give a store its name and a journal; whoever is first."""
     able = remote.capabilities
-    identity = Identity(secrets.token_hex(16), able.max_body, able.max_batch, able.shared, able.projected)
+    identity = ReplicaIdentity(secrets.token_hex(16), able.max_body, able.max_batch, able.shared, able.projected)
     row = _identity_row(identity, _FILLING if filling else _READY)
     await local.apply([Create(JOURNAL, row), journal.first(number)])
 
 
-def _identity_row(identity: Identity, state: int) -> Row:
+def _identity_row(identity: ReplicaIdentity, state: int) -> Row:
     return Row(_IDENTITY, (state,), msgspec.msgpack.encode(identity))
 
 
 async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
     """All rows of a store but a wrapper's own, as many at a time as another one takes."""
     most = min(_PAGE_BYTES, into.capabilities.max_batch)
-    for space in SPACES:
+    for space in TABLES:
         after: Key = ()
         while True:
             ((*rows,),) = await backend.read([page_of_theirs(space, after, _PAGE)])
@@ -200,13 +200,13 @@ async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
                 break
 
 
-class Estranged(ConfigError):
+class ReplicaMismatch(ConfigError):
     """Two stores are not, or no longer, a store and its copy. Nothing is copied any more."""
 
 
-def not_ours(remote: Backend) -> Estranged:
+def not_ours(remote: Backend) -> ReplicaMismatch:
     """The copy is another store's."""
-    return Estranged(
+    return ReplicaMismatch(
         "this is the copy of another store, or another store has taken it over",
         where=remote.url,
         hint="Give each store a copy of its own. To fill a new local store from a copy, open with an empty one and "
@@ -214,8 +214,8 @@ def not_ours(remote: Backend) -> Estranged:
     )
 
 
-def _foreign(remote: Backend) -> Estranged:
-    return Estranged(
+def _foreign(remote: Backend) -> ReplicaMismatch:
+    return ReplicaMismatch(
         "this holds something that is not a copy of the local store",
         where=remote.url,
         hint="Name an empty store, which is then filled; or open this one by itself",

@@ -27,7 +27,7 @@ from typing import Any, Self, cast
 from holdfast.backends.interface import (
     Backend,
     Batch,
-    Call,
+    BlockingCall,
     Capabilities,
     Change,
     Create,
@@ -45,11 +45,11 @@ from holdfast.backends.tables import JOURNAL
 from holdfast.backends.urls import number, switch
 from holdfast.backends.wrappers import Wrapper, journal, store_diff
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
-from holdfast.backends.wrappers.journal import Mark, Merged
-from holdfast.backends.wrappers.journal_sender import Sender
-from holdfast.backends.wrappers.lazy_open import Later
+from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
+from holdfast.backends.wrappers.journal_sender import JournalSender
+from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
-from holdfast.backends.wrappers.replica_pair import Identity, attach, identity_of
+from holdfast.backends.wrappers.replica_pair import ReplicaIdentity, attach, identity_of
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -70,27 +70,33 @@ _SLACK = 1 << 16
 _PAGE = 64
 
 
-class Outgoing(tuple[Change, ...]):
+class OutgoingBatch(tuple[Change, ...]):
     """A batch on its way, and the number of the journal's row that tells of it."""
 
     number: int | None = None
 
 
-class Replicate(Wrapper):
+class ReplicatingBackend(Wrapper):
     """What `behind:` and `mirror:` share."""
 
     def __init__(
-        self, local: Backend, remote: Backend, identity: Identity, *, patience: float = PATIENCE, drain: float = DRAIN
+        self,
+        local: Backend,
+        remote: Backend,
+        identity: ReplicaIdentity,
+        *,
+        patience: float = PATIENCE,
+        drain: float = DRAIN,
     ) -> None:
         super().__init__(local)
         self.remote = remote
         self._identity = identity
         self._patience = patience
         self._drain = drain
-        self._sender = Sender(local, remote, identity)
+        self._sender = JournalSender(local, remote, identity)
         self._queue = CommitQueue(self._commit, self.url)
-        self._last: Mark | None = None
-        self._doubt: tuple[Mark, list[Outgoing]] | None = None
+        self._last: JournalRow | None = None
+        self._doubt: tuple[JournalRow, list[OutgoingBatch]] | None = None
         """What was being written when this thread was interrupted, and may be there."""
         self._told = False
         weakref.finalize(self, self._sender.let_go)
@@ -112,7 +118,7 @@ class Replicate(Wrapper):
         settings |= cls._settings(url, found)
         restore = switch(url, "restore", found.get("restore", False))
         (local,) = await open_parts(found["local"])
-        remote: Backend = Later(found["remote"])
+        remote: Backend = LazyBackend(found["remote"])
         try:
             identity, filling = await identity_of(local)
             if identity is None or filling:
@@ -177,7 +183,7 @@ class Replicate(Wrapper):
 
     async def close(self) -> None:
         """Waits for batches under way, and for the copy to get them. What is left is sent after opening again."""
-        await Call(self._stop)
+        await BlockingCall(self._stop)
         await self.remote.close()
         await self.inner.close()
 
@@ -189,7 +195,7 @@ class Replicate(Wrapper):
             raise again(self._sender.over)
         self._check_sizes(batch)
         moved = await move_theirs(self.inner, batch)
-        outgoing = Outgoing(moved.changes)
+        outgoing = OutgoingBatch(moved.changes)
         refused = await self._queue.submit(outgoing)
         return outgoing.number, None if refused is None else moved.places[refused]
 
@@ -208,11 +214,11 @@ class Replicate(Wrapper):
         """Commit a group of batches, as `holdfast.backends.runtime.group_commit.Commit` has it."""
         self._recall()
         answers: dict[int, Outcome] = {}
-        todo = [(place, cast(Outgoing, batch)) for place, batch in enumerate(batches) if batch]
+        todo = [(place, cast(OutgoingBatch, batch)) for place, batch in enumerate(batches) if batch]
         todo = [(place, batch) for place, batch in todo if batch.number is None]
         while todo:
             # What is made here as one gets to the copy as one.
-            merged = Merged(min(_BYTES, self.capabilities.max_batch))
+            merged = MergedBatch(min(_BYTES, self.capabilities.max_batch))
             count = next((n for n, (_, batch) in enumerate(todo) if not merged.take(batch)), len(todo))
             try:
                 self._make(todo[:count], answers)
@@ -223,12 +229,12 @@ class Replicate(Wrapper):
             del todo[:count]
         outcomes.extend(answers.get(place) for place in range(len(batches)))
 
-    def _make(self, group: list[tuple[int, Outgoing]], answers: dict[int, Outcome]) -> None:
+    def _make(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
         """Make batches as one, with an entry in the journal; those that are refused, without the others."""
         while group:
             changes = [change for _, batch in group for change in batch]
             entry: list[Change] = []
-            mark: Mark | None = None
+            mark: JournalRow | None = None
             try:
                 if not all(isinstance(change, Expect) for change in changes):
                     self._last = self._last or self._find_last()
@@ -259,7 +265,7 @@ class Replicate(Wrapper):
                     break
                 refused -= len(batch)
 
-    def _make_each(self, group: list[tuple[int, Outgoing]], answers: dict[int, Outcome]) -> None:
+    def _make_each(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
         for place, batch in group:
             try:
                 self._make([(place, batch)], answers)
@@ -268,7 +274,7 @@ class Replicate(Wrapper):
             except HoldfastError as error:
                 answers[place] = error
 
-    def _made(self, mark: Mark | None, batches: list[Outgoing]) -> None:
+    def _made(self, mark: JournalRow | None, batches: list[OutgoingBatch]) -> None:
         if mark is None:
             return
         self._last = mark
@@ -286,7 +292,7 @@ class Replicate(Wrapper):
             self._made(mark, batches)
         self._last = self._doubt = None
 
-    def _find_last(self) -> Mark:
+    def _find_last(self) -> JournalRow:
         ((*rows,),) = run(self.inner.read([journal.LAST]))
         if not rows:
             raise UnavailableError(
@@ -308,7 +314,7 @@ class Replicate(Wrapper):
         ((last,),) = await self.inner.read([journal.LAST])
         return await self._sender.arrival(journal.mark_of(last).number, self._patience)
 
-    async def _differences(self) -> list[store_diff.Difference]:
+    async def _differences(self) -> list[store_diff.RowDifference]:
         return await store_diff.differences(self.inner, self.remote, self._caught_up)
 
     async def _lag(self) -> dict[str, int | float | str]:
@@ -334,7 +340,7 @@ class Replicate(Wrapper):
             _log.warning("%s: closed before everything was copied; it goes on when it is opened again", self.url)
 
 
-class Behind(Replicate):
+class WriteBehindBackend(ReplicatingBackend):
     """`behind:`: acknowledged once it is in the local store, copied soon after."""
 
     schemes = ("behind",)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
+from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.urls import number, whole
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _LONGEST_PAUSE = 2.0
 
 
-class Retry(Wrapper):
+class RetryBackend(Wrapper):
     """Tries again, and leaves a store alone that keeps failing. See the module for the options."""
 
     schemes = ("retry",)
@@ -56,7 +56,7 @@ class Retry(Wrapper):
         self._breaker = _Breaker(breaker, rest)
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> Retry:
+    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
         """Open a store whose calls are tried again."""
         found = parts_of(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
         settings: dict[str, Any] = {
@@ -76,7 +76,7 @@ class Retry(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         return await self._insist(lambda: self.inner.apply(batch))
 
-    async def matched(self, match: Match) -> Matches:
+    async def matched(self, match: WordMatch) -> WordMatches:
         return await self._insist(lambda: self.inner.matched(match))
 
     async def size(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.tables import SPACES, Json, Key, Scalar, Space, Words
+from holdfast.backends.tables import TABLES, JsonText, Key, Scalar, Table, WordList
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.private_rows import page_of_theirs
 from holdfast.backends.wrappers.replica_pair import cursor_of
@@ -17,10 +17,10 @@ _PAGE = 64
 _LOOKS = 5
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """A row that is not the same in both; None where it is not there, or cannot be read."""
 
-    space: Space
+    space: Table
     key: Key
     local: Row | None
     remote: Row | None
@@ -43,17 +43,17 @@ class Difference(NamedTuple):
 
 async def differences(
     local: Backend, remote: Backend, caught_up: Callable[[], Coroutine[Any, Any, bool]]
-) -> list[Difference]:
+) -> list[RowDifference]:
     """All differences that stay when nothing is on its way any more. Reads both stores from end to end."""
-    found: list[Difference] = []
-    for space in SPACES:
+    found: list[RowDifference] = []
+    for space in TABLES:
         suspects = await _suspects(local, remote, space)
         for at in range(0, len(suspects), _PAGE):
             found += await _settled(local, remote, space, suspects[at : at + _PAGE], caught_up)
     return found
 
 
-async def _suspects(local: Backend, remote: Backend, space: Space) -> list[Key]:
+async def _suspects(local: Backend, remote: Backend, space: Table) -> list[Key]:
     """The keys of a space whose rows look different, as both are read page by page."""
     suspects: list[Key] = []
     after: Key = ()
@@ -73,14 +73,14 @@ async def _suspects(local: Backend, remote: Backend, space: Space) -> list[Key]:
         after = end
 
 
-def same(space: Space, one: Row | None, other: Row | None) -> bool:
+def same(space: Table, one: Row | None, other: Row | None) -> bool:
     """Whether two stores hold the same row. One that knows JSON, or words, may write them in its own way."""
     if one is None or other is None or one == other:
         return one is other or one == other
     return (one.key, one.body) == (other.key, other.body) and all(
         left == right
-        or (kind is Json and _json(left) == _json(right))
-        or (kind is Words and set(str(left).split(" ")) == set(str(right).split(" ")))
+        or (kind is JsonText and _json(left) == _json(right))
+        or (kind is WordList and set(str(left).split(" ")) == set(str(right).split(" ")))
         for kind, left, right in zip(space.columns.values(), one.columns, other.columns, strict=True)
     )
 
@@ -102,7 +102,7 @@ async def _page(local: Backend, query: Scan, theirs: list[Row]) -> tuple[list[Ro
     return rows, True
 
 
-async def read_one(backend: Backend, space: Space, key: Key) -> tuple[Row | None, bool]:
+async def read_one(backend: Backend, space: Table, key: Key) -> tuple[Row | None, bool]:
     """A row, or None; and whether it cannot be read."""
     try:
         ((*rows,),) = await backend.read([Get(space, [key])])
@@ -112,8 +112,8 @@ async def read_one(backend: Backend, space: Space, key: Key) -> tuple[Row | None
 
 
 async def _settled(
-    local: Backend, remote: Backend, space: Space, keys: list[Key], caught_up: Callable[[], Coroutine[Any, Any, bool]]
-) -> list[Difference]:
+    local: Backend, remote: Backend, space: Table, keys: list[Key], caught_up: Callable[[], Coroutine[Any, Any, bool]]
+) -> list[RowDifference]:
     """The differences in these keys at a moment at which the copy has everything."""
     for _ in range(_LOOKS):
         if not await caught_up():
@@ -126,7 +126,7 @@ async def _settled(
         cursor = await cursor_of(remote)
         if cursor is not None and before == last and cursor.last == journal.mark_of(last):
             return [
-                Difference(space, key, mine, theirs.get(key), damaged)
+                RowDifference(space, key, mine, theirs.get(key), damaged)
                 for key, (mine, damaged) in zip(keys, ours, strict=True)
                 if damaged or not same(space, mine, theirs.get(key))
             ]

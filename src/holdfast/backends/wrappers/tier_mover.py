@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.tables import JOURNAL, LINES, OBJECTS, STEPS, Key, Space
+from holdfast.backends.tables import JOURNAL, LINES, OBJECTS, STEPS, Key, Table
 from holdfast.backends.wrappers.tier_stub import MOVED, given, stub_for, stub_in
 
 Line: TypeAlias = tuple[str, str]
@@ -29,7 +29,7 @@ _TIME = list(STEPS.columns).index("time")
 _CREATED = list(LINES.columns).index("created")
 
 
-class Mover:
+class TierMover:
     """Moves bodies between two stores."""
 
     def __init__(self, hot: Backend, cold: Backend, after: float, keep: int, smallest: int) -> None:
@@ -69,7 +69,7 @@ class Mover:
         self.swept += len(loose)
         await self._take_down(line, token)
 
-    async def bring_back(self, line: Line, rows: Sequence[tuple[Space, Row, bytes]]) -> None:
+    async def bring_back(self, line: Line, rows: Sequence[tuple[Table, Row, bytes]]) -> None:
         """Put bodies in place of their stubs, where these are still there: each a row with its stub, and the body."""
         token = await self._put_up(line)
         queries = [Get(space, [row.key]) for space, row, _ in rows]
@@ -119,7 +119,7 @@ class Mover:
         ]
         return old, newest
 
-    async def _move(self, line: Line, token: int, space: Space, rows: Iterable[Row]) -> bool:
+    async def _move(self, line: Line, token: int, space: Table, rows: Iterable[Row]) -> bool:
         """Move the bodies of some rows; False if the line was written meanwhile."""
         most = min(self._cold.capabilities.max_body, self._cold.capabilities.max_batch)
         out: list[Change] = []
@@ -172,7 +172,7 @@ def _stands(line: Line, token: int) -> Expect:
     return Expect(JOURNAL, fence(line), (token,))
 
 
-async def _lines(backend: Backend, spaces: Sequence[Space], part: Key = ()) -> AsyncIterator[Line]:
+async def _lines(backend: Backend, spaces: Sequence[Table], part: Key = ()) -> AsyncIterator[Line]:
     """The lines that have rows in some spaces, in order; those of a tenant, or just the one."""
     start = part
     while True:
@@ -187,7 +187,7 @@ async def _lines(backend: Backend, spaces: Sequence[Space], part: Key = ()) -> A
         start = (tenant, line + "\0")
 
 
-async def _rows(backend: Backend, space: Space, line: Line, *, bodies: bool = True) -> AsyncIterator[Row]:
+async def _rows(backend: Backend, space: Table, line: Line, *, bodies: bool = True) -> AsyncIterator[Row]:
     """The rows of a line, read page by page."""
     limit = _PAGE if bodies else _HEADERS
     start: Key = ()

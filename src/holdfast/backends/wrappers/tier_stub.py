@@ -22,7 +22,7 @@ EXTRA = len(_KEPT)
 """By how many bytes a body may grow that has to be told from a stub."""
 
 
-class Stub(NamedTuple):
+class TierStub(NamedTuple):
     """Where a body is, and how to know it. The number is new each time: what it names is never written again."""
 
     digest: bytes
@@ -43,18 +43,18 @@ class Stub(NamedTuple):
         return len(body) == self.length and hashlib.sha256(body).digest() == self.digest
 
 
-def stub_for(body: bytes) -> Stub:
+def stub_for(body: bytes) -> TierStub:
     """A new stub for a body."""
-    return Stub(hashlib.sha256(body).digest(), len(body), secrets.randbits(62))
+    return TierStub(hashlib.sha256(body).digest(), len(body), secrets.randbits(62))
 
 
-def stub_in(row: Row) -> Stub | None:
+def stub_in(row: Row) -> TierStub | None:
     """The stub that a row has for a body, if it has one."""
     if not row.body.startswith(_STUB):
         return None
     rest = row.body[len(_STUB) :]
     length, number = rest[_DIGEST:-_NUMBER], rest[-_NUMBER:]
-    return Stub(rest[:_DIGEST], int.from_bytes(length), int.from_bytes(number))
+    return TierStub(rest[:_DIGEST], int.from_bytes(length), int.from_bytes(number))
 
 
 def kept(row: Row) -> Row:

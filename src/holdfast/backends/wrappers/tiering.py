@@ -37,13 +37,13 @@ from holdfast.backends.interface import (
     Scan,
     Sound,
 )
-from holdfast.backends.tables import JOURNAL, OBJECTS, Key, Space
+from holdfast.backends.tables import JOURNAL, OBJECTS, Key, Table
 from holdfast.backends.urls import switch, whole
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.composite_urls import age, compose, open_parts, parts_of
 from holdfast.backends.wrappers.private_rows import is_blank, move_theirs, page_of_theirs, read_theirs
-from holdfast.backends.wrappers.tier_mover import FENCES, Line, Mover, fence
-from holdfast.backends.wrappers.tier_stub import EXTRA, MOVED, Stub, given, kept, stub_in
+from holdfast.backends.wrappers.tier_mover import FENCES, Line, TierMover, fence
+from holdfast.backends.wrappers.tier_stub import EXTRA, MOVED, TierStub, given, kept, stub_in
 from holdfast.errors import ConfigError, CorruptError, HoldfastError
 
 _log = logging.getLogger("holdfast.tiers")
@@ -60,7 +60,7 @@ _PAGE = 64
 _Place = tuple[int, int]
 
 
-class Tiers(Wrapper):
+class TieredBackend(Wrapper):
     """A hot store, and a cold one for old bodies. See the module."""
 
     schemes = ("tiers",)
@@ -74,12 +74,12 @@ class Tiers(Wrapper):
         self.cold = cold
         self._after = after
         self._bring_back = bring_back
-        self._mover = Mover(hot, cold, after, keep, self.smallest)
+        self._mover = TierMover(hot, cold, after, keep, self.smallest)
         self._fetched = 0
         self._left = 0
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Tiers:
+    async def open(cls, url: str, **options: Any) -> TieredBackend:
         """Open both stores, and see that they belong together."""
         found = parts_of(url, "tiers", ("after", "keep", "bring_back"), options)
         after = age(url, "after", found.get("after", AFTER))
@@ -133,20 +133,20 @@ class Tiers(Wrapper):
             hint="Restore the cold store from a backup",
         )
 
-    async def _fetch(self, rows: dict[_Place, Row], stubs: dict[_Place, Stub]) -> dict[_Place, bytes]:
+    async def _fetch(self, rows: dict[_Place, Row], stubs: dict[_Place, TierStub]) -> dict[_Place, bytes]:
         keys = {at: stub.key(rows[at].key) for at, stub in stubs.items()}
         ((*found,),) = await self.cold.read([Get(OBJECTS, list(keys.values()))])
         bodies = {row.key: row.body for row in found}
         self._fetched += len(found)
         return {at: bodies[key] for at, key in keys.items() if key in bodies and stubs[at].fits(bodies[key])}
 
-    async def _return(self, rows: list[tuple[Space, Row, bytes]]) -> None:
+    async def _return(self, rows: list[tuple[Table, Row, bytes]]) -> None:
         """Have bodies in the hot store again, if they are few: whoever reads them all will not soon do so again."""
         size = sum(len(body) + EXTRA for _, _, body in rows)
         if not self._bring_back or len(rows) > _FEW or size > self.inner.capabilities.max_batch:
             return
         once = {(space.name, row.key): (space, row, body) for space, row, body in rows}
-        lines: dict[Line, list[tuple[Space, Row, bytes]]] = {}
+        lines: dict[Line, list[tuple[Table, Row, bytes]]] = {}
         for space, row, body in once.values():
             whole_row = kept(row._replace(body=body)).body
             lines.setdefault((str(row.key[0]), str(row.key[1])), []).append((space, row, whole_row))
@@ -212,7 +212,7 @@ class Tiers(Wrapper):
                 after = rows[-1].key
         return found
 
-    async def _is_missing(self, space: Space, row: Row) -> bool:
+    async def _is_missing(self, space: Table, row: Row) -> bool:
         """Whether a body stays away, though its stub is still there."""
         ((*now,),) = await self.inner.read([Get(space, [row.key])])
         return now == [row]
@@ -245,9 +245,9 @@ class Tiers(Wrapper):
             await self.cold.close()
 
 
-def _open(queries: Sequence[Query], found: list[list[Row]]) -> dict[_Place, Stub]:
+def _open(queries: Sequence[Query], found: list[list[Row]]) -> dict[_Place, TierStub]:
     """Take the marks off bodies that look like stubs, and find the stubs for bodies that were asked for."""
-    stubs: dict[_Place, Stub] = {}
+    stubs: dict[_Place, TierStub] = {}
     for at, (query, rows) in enumerate(zip(queries, found, strict=True)):
         if query.space not in MOVED:
             continue

@@ -30,14 +30,14 @@ from holdfast.backends.tables import (
     WRITES,
     Key,
     Scalar,
-    Space,
+    Table,
 )
-from holdfast.engine.context import Ground
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import nothing_shown
 from holdfast.engine.protection import HOLD, LEASE, PIN
-from holdfast.engine.row_format import Line, Point, is_sound
+from holdfast.engine.row_format import Line, StepRef, is_sound
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
@@ -62,7 +62,7 @@ _LOOKS = 5
 _NAMES = 1000
 
 
-class Progress(NamedTuple):
+class CopyProgress(NamedTuple):
     """How far a copy has come: threads that are done with (`phase` says whether copied or verified), of how many; the
     last of them; and what was written so far."""
 
@@ -74,7 +74,7 @@ class Progress(NamedTuple):
     bytes: int
 
 
-class Copied(NamedTuple):
+class CopyReport(NamedTuple):
     """What a copy did: how many threads it looked at, and skipped since they were there already; how many rows, with
     how many bytes of bodies, it wrote; how long it took; and the names of threads that kept changing meanwhile, whose
     newest checkpoints may be missing from the copy."""
@@ -87,7 +87,7 @@ class Copied(NamedTuple):
     changing: tuple[str, ...]
 
 
-Tell: TypeAlias = Callable[[Progress], None]
+Tell: TypeAlias = Callable[[CopyProgress], None]
 """Is told how far a copy has come."""
 
 _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
@@ -97,7 +97,7 @@ class _Changed(Exception):
     """The line was rewritten while it was copied, here or there."""
 
 
-class Mover:
+class StoreCopier:
     """Copies lines from one store to another."""
 
     def __init__(self, source: Engine, target: Engine, tell: Tell | None = None) -> None:
@@ -111,7 +111,7 @@ class Mover:
         self._rows = 0
         self._bytes = 0
 
-    async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> Copied:
+    async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> CopyReport:
         """Copy all lines of a tenant, or of all; or only some.
 
         `ConflictError` at a line that has another history in the other store: what comes after it is not copied.
@@ -147,11 +147,11 @@ class Mover:
             raise _damage(damaged, self._source.url)
         names = sorted(line.name for line in unsettled)
         skipped = len([line for line in first if line not in self._written])
-        return Copied(len(lines), skipped, self._rows, self._bytes, time.monotonic() - began, tuple(names))
+        return CopyReport(len(lines), skipped, self._rows, self._bytes, time.monotonic() - began, tuple(names))
 
     def _report(self, phase: str, done: int, total: int, line: Line) -> None:
         if self._tell is not None:
-            self._tell(Progress(phase, done, total, line.name, self._rows, self._bytes))
+            self._tell(CopyProgress(phase, done, total, line.name, self._rows, self._bytes))
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
@@ -181,7 +181,7 @@ class Mover:
                     async for row in rows(self._source, space, line):
                         self._check_size(line, space, row)
 
-    def _check_size(self, line: Line, space: Space, row: Row) -> None:
+    def _check_size(self, line: Line, space: Table, row: Row) -> None:
         most = self._target.capabilities.max_body
         if len(row.body) > most:
             raise UnsupportedError(
@@ -199,7 +199,7 @@ class Mover:
             return True
         steps, theirs = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
         if found[0].columns[0] == there[0].columns[0] and all(
-            key in theirs and _stands_for(Point.of(Row(key, theirs[key])), Point.of(Row(key, columns)))
+            key in theirs and _stands_for(StepRef.of(Row(key, theirs[key])), StepRef.of(Row(key, columns)))
             for key, columns in steps.items()
         ):
             return False
@@ -262,7 +262,7 @@ class Mover:
         await self._engine.indexer.follow(line)
         return True
 
-    async def _copy_space(self, space: Space, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
+    async def _copy_space(self, space: Table, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
         missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
         start, page = 0, _FETCH
         while start < len(missing):
@@ -325,15 +325,15 @@ async def copy_to_url(
     tenant: str | None,
     tell: Tell | None,
     only: Sequence[Line] | None = None,
-) -> Copied:
+) -> CopyReport:
     """Copy lines to a store that is opened for it."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
     backend = await kind.open(url, **options)
     try:
-        ground = Ground(backend, codec=source.ground.codec, project=backend.capabilities.projected)
-        return await Mover(source, Engine(ground), tell).copy(tenant, only)
+        ground = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
+        return await StoreCopier(source, Engine(ground), tell).copy(tenant, only)
     finally:
         await backend.close()
 
@@ -419,18 +419,18 @@ def _copied(refs: Sequence[Row]) -> list[Row]:
     return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
 
 
-def _protects(space: Space, key: Key) -> bool:
+def _protects(space: Table, key: Key) -> bool:
     """Whether the row is a pin or a hold. They are copied; but what the other store has of them is for those to take
     away who set it there."""
     return space is REFS and key[2] in (PIN, HOLD)
 
 
-def _is_mark(space: Space, key: Key) -> bool:
+def _is_mark(space: Table, key: Key) -> bool:
     """Whether the row is a write that may take the place of another."""
     return space is WRITES and int(key[4]) < 0
 
 
-async def _listing(backend: Backend, space: Space, line: Line) -> dict[Key, tuple[Scalar, ...]]:
+async def _listing(backend: Backend, space: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
     """The keys and columns of a line's rows."""
     return {
         row.key: row.columns
@@ -439,7 +439,7 @@ async def _listing(backend: Backend, space: Space, line: Line) -> dict[Key, tupl
     }
 
 
-def _of_steps(space: Space, listing: _Listing, steps: _Listing) -> _Listing:
+def _of_steps(space: Table, listing: _Listing, steps: _Listing) -> _Listing:
     """Rows that belong to some steps. Others came later."""
     if space is FOLDS:
         return {key: columns for key, columns in listing.items() if key in steps}
@@ -467,8 +467,8 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
     if ours.columns[0] != theirs.columns[0]:
         raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
     for key, columns in there.items():
-        mine = Point.of(Row(key, columns))
-        other = Point.of(Row(key, steps[key])) if key in steps else None
+        mine = StepRef.of(Row(key, columns))
+        other = StepRef.of(Row(key, steps[key])) if key in steps else None
         if other is None or other.hash != mine.hash:
             raise ConflictError(
                 f"the thread has a checkpoint there that it has not here: {mine.id or mine.hash.hex()}",
@@ -477,7 +477,7 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
             )
 
 
-def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Space, _Listing], url: str) -> None:
+def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Table, _Listing], url: str) -> None:
     """`DeniedError` if steps were pruned here that a hold or a pin in the other store keeps there."""
     pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
     for key, columns in theirs[REFS].items() if pruned else ():
@@ -489,7 +489,7 @@ def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Space, _Listin
             )
 
 
-def _stands_for(there: Point, here: Point) -> bool:
+def _stands_for(there: StepRef, here: StepRef) -> bool:
     """Whether a step that is there is the one that is here, and whole if that is."""
     return there.hash == here.hash and (here.pruned or not there.pruned)
 

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row, Scan
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
-from holdfast.codec.envelope import Context, unwrap, wrap
-from holdfast.engine.context import Ground
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Table
+from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.engine.context import EngineContext
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import Lines
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.protection import is_about_step
-from holdfast.engine.row_format import Line, Point, context_of, info_row
-from holdfast.engine.text_index.indexer import Indexer
+from holdfast.engine.row_format import Line, StepRef, context_of, info_row
+from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError
 
 _PAGE = 256
@@ -31,10 +31,10 @@ _ATTEMPTS = 100
 """How often a copy is begun again because a line was rewritten meanwhile."""
 
 
-class Copier:
+class LineCopier:
     """Copies lines within a store."""
 
-    def __init__(self, ground: Ground, lines: Lines, projector: Projector, indexer: Indexer) -> None:
+    def __init__(self, ground: EngineContext, lines: LineIndex, projector: Projector, indexer: TextIndexer) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
@@ -74,7 +74,7 @@ class Copier:
         ids: set[str] = set()
         async for page in self._pages(STEPS, old):
             places.update(row.key[2:] for row in page)
-            ids.update(Point.of(row).id for row in page)
+            ids.update(StepRef.of(row).id for row in page)
             last += (Create(STEPS, self._renamed(STEPS, row, new)) for row in page)
         async for page in self._pages(BRANCHES, old):
             last += (Create(BRANCHES, self._renamed(BRANCHES, row, new)) for row in page)
@@ -99,7 +99,7 @@ class Copier:
             )
         await lease.show_life()
 
-    async def _pages(self, space: Space, line: Line) -> AsyncIterator[list[Row]]:
+    async def _pages(self, space: Table, line: Line) -> AsyncIterator[list[Row]]:
         start: Key = ()
         while True:
             (rows,) = await self._backend.read([Scan(space, tuple(line), start=start, limit=_PAGE + bool(start))])
@@ -109,16 +109,16 @@ class Copier:
             yield page
             start = rows[-1].key[2:]
 
-    def _renamed(self, space: Space, row: Row, new: Line) -> Row:
+    def _renamed(self, space: Table, row: Row, new: Line) -> Row:
         return renamed(space, row, new, self._ground.max_bytes)
 
 
-def renamed(space: Space, row: Row, new: Line, max_bytes: int) -> Row:
+def renamed(space: Table, row: Row, new: Line, max_bytes: int) -> Row:
     """A row as another line's, in an envelope of that. Raises `CorruptError` if it is not what was written."""
     old = Line(str(row.key[0]), str(row.key[1]))
     body = row.body
     if body:
         kind, name = context_of(space, row)
-        record = unwrap(body, Context(*old, kind, name), max_bytes=max_bytes)
-        body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
+        record = unwrap(body, RecordContext(*old, kind, name), max_bytes=max_bytes)
+        body = wrap(record.content, RecordContext(*new, kind, name), codec=record.codec, schema=record.schema)
     return Row((*new, *row.key[2:]), row.columns, body)

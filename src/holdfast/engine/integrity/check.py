@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Backend, Row
-from holdfast.backends.paging import Hole, sturdy_rows
-from holdfast.backends.tables import FOLDS, STEPS, Key, Space
+from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.tables import FOLDS, STEPS, Key, Table
 from holdfast.codec import Codec
-from holdfast.engine.integrity.findings import Code, Finding, Level
+from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, Info, Line, Point
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
 
 _TOLD_EVERY = 1000
 """How many rows are looked at before somebody is told how many."""
@@ -27,7 +27,7 @@ Where = tuple[int, int]
 
 
 @dataclass
-class Verified:
+class LineReport:
     """What was looked at, and what is wrong with it."""
 
     steps: int = 0
@@ -39,7 +39,7 @@ class Verified:
 
 
 @dataclass
-class Marks:
+class SpoiledSteps:
     """What checkpoints cannot be read for: findings by what they spoil."""
 
     steps: dict[Where, list[Finding]] = field(default_factory=dict)
@@ -57,31 +57,31 @@ class Marks:
         return bool(self.steps or self.gaps or self.folds or self.objects)
 
 
-class Check:
+class LineCheck:
     """The check of a line, as far as it has come."""
 
     def __init__(
         self,
         backend: Backend,
         line: Line,
-        level: Level,
+        level: VerifyLevel,
         max_bytes: int,
         codec: Codec,
         tell: Callable[[int], None] | None = None,
     ) -> None:
         self.backend = backend
         self.line = line
-        self.deep = level >= Level.HASHES
+        self.deep = level >= VerifyLevel.HASHES
         self.max_bytes = max_bytes
         self.codec = codec
         self._tell = tell
         self._rows = 0
-        self.found = Verified()
-        self.marks = Marks()
-        self.holes: list[Hole] = []
+        self.found = LineReport()
+        self.marks = SpoiledSteps()
+        self.holes: list[UnreadableRange] = []
         """Steps that cannot be read."""
-        self._unread: list[tuple[Hole, Finding]] = []
-        self.info: Info | None = None
+        self._unread: list[tuple[UnreadableRange, Finding]] = []
+        self.info: LineInfo | None = None
         self.branches: dict[int, Branch] = {}
         self.lengths: dict[int, int] = {}
         """How many places of each branch were looked at."""
@@ -92,7 +92,7 @@ class Check:
         self.needed: set[bytes] = set()
         """Pointers to large values."""
 
-    def add(self, code: Code, what: str, point: Point | None = None, **more: Any) -> Finding:
+    def add(self, code: FindingCode, what: str, point: StepRef | None = None, **more: Any) -> Finding:
         """Something is not as it should be."""
         if point is not None:
             more = {"checkpoint": point.id, "place": point[:2], "space": STEPS.name} | more
@@ -101,13 +101,13 @@ class Check:
         self.found.findings.append(finding)
         return finding
 
-    def spoil(self, finding: Finding, point: Point) -> None:
+    def spoil(self, finding: Finding, point: StepRef) -> None:
         """A step cannot be read because of this."""
         self.marks.steps.setdefault(point[:2], []).append(finding)
 
-    async def rows(self, space: Space, *, bodies: bool = True) -> AsyncIterator[Row]:
+    async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[Row]:
         """The line's rows in a space, as far as they can be read."""
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
             self.found.bytes += len(row.body)
             self.looked_at()
@@ -124,11 +124,11 @@ class Check:
         if self._tell is not None and not self._rows % _TOLD_EVERY:
             self._tell(self._rows)
 
-    def unreadable(self, space: Space, hole: Hole) -> Finding:
+    def unreadable(self, space: Table, hole: UnreadableRange) -> Finding:
         """Some rows cannot be read."""
         place = hole.start if space in (STEPS, FOLDS) and len(hole.start) == 2 else None
         finding = self.add(
-            Code.UNREADABLE_ROWS,
+            FindingCode.UNREADABLE_ROWS,
             f"rows of {space.name} cannot be read, from {hole.start!r} on: {hole.error}",
             space=space.name,
             key=(*self.line, *hole.start),
@@ -137,7 +137,7 @@ class Check:
         self._unread.append((hole, finding))
         return finding
 
-    def lost(self, space: Space, key: Key) -> Finding | None:
+    def lost(self, space: Table, key: Key) -> Finding | None:
         """The finding that a row cannot be read, if it may be one of those."""
         rest = key[2:]
         for hole, finding in self._unread:
@@ -145,9 +145,9 @@ class Check:
                 return finding
         return None
 
-    def _hide(self, hole: Hole, finding: Finding) -> None:
+    def _hide(self, hole: UnreadableRange, finding: Finding) -> None:
         """Steps that were taken to be missing are there, and cannot be read."""
-        for gap in [each for each in self.found.findings if each.code is Code.MISSING_STEP]:
+        for gap in [each for each in self.found.findings if each.code is FindingCode.MISSING_STEP]:
             start = gap.place
             if start is not None and hole.start <= start and (not hole.stop or start < hole.stop):
                 finding.affected_count += gap.affected_count
@@ -156,7 +156,7 @@ class Check:
                     found[:] = [finding if each is gap else each for each in found]
 
 
-def affected_by(marks: Marks, point: Point, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+def affected_by(marks: SpoiledSteps, point: StepRef, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:
     """Why a step cannot be read, and why its state cannot, given the same of the state before it."""
     own = marks.steps.get(point[:2], [])
     if not point.tail:
@@ -166,7 +166,7 @@ def affected_by(marks: Marks, point: Point, before: list[Finding]) -> tuple[list
     return state, state
 
 
-def needs(step: Step, marks: Marks) -> Iterator[Finding]:
+def needs(step: Step, marks: SpoiledSteps) -> Iterator[Finding]:
     """Why what a step holds is not whole: large values that are not there."""
     for pointer in pointers(step.edit):
         yield from marks.objects.get(parse_pointer(pointer).digest, ())

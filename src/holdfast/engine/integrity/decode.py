@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from holdfast.backends.interface import Get, Row
-from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, sturdy_rows
 from holdfast.backends.tables import FOLDS, STEPS
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
-from holdfast.engine.integrity.check import Check, Where
-from holdfast.engine.integrity.findings import Code
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
+from holdfast.engine.integrity.check import LineCheck, Where
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Origin
-from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.nodes import WrittenBy
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import flatten, unpack_state
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Point, open_fold, open_step
-from holdfast.engine.state_loader import Held, States
+from holdfast.engine.row_format import StepRef, open_fold, open_step
+from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
 _CACHE_BYTES = 16 << 20
@@ -33,26 +33,26 @@ _UNDECODABLE = (CorruptError, InvalidError, UnsupportedError, RecursionError)
 """What says something about stored bytes, and not about a store that cannot be reached."""
 
 
-class Decoding:
+class LineDecoder:
     """Decodes a line whose rows were checked."""
 
-    def __init__(self, ground: Ground, check: Check) -> None:
-        self._ground = replace(ground, cache=Cache(_CACHE_BYTES))
-        self._states = States(ground.backend, self._ground.cache, ground.max_bytes)
+    def __init__(self, ground: EngineContext, check: LineCheck) -> None:
+        self._ground = replace(ground, cache=MemoryCache(_CACHE_BYTES))
+        self._states = StateLoader(ground.backend, self._ground.cache, ground.max_bytes)
         self._check = check
         self._line = check.line
-        self._bases: dict[Where, Held | None] = {}
+        self._bases: dict[Where, LoadedState | None] = {}
 
     async def run(self) -> None:
         """Decode everything that can be read."""
         starts = {(each.base_branch, each.base_length - 1) for each in self._check.branches.values()}
         marks = self._check.marks
-        last: Point | None = None
-        held: Held | None = None
-        holes: list[Hole] = []
+        last: StepRef | None = None
+        held: LoadedState | None = None
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._ground.backend, STEPS, tuple(self._line), holes):
             self._check.looked_at()
-            point = Point.of(row)
+            point = StepRef.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):
                 continue  # it came since
             if last is None or (last.branch, last.seq + 1) != point[:2]:
@@ -69,27 +69,27 @@ class Decoding:
         if last is not None:
             await self._end(last, held)
 
-    def _start(self, point: Point) -> Held | None:
+    def _start(self, point: StepRef) -> LoadedState | None:
         """The state before the first step of a branch."""
         branch = self._check.branches.get(point.branch)
         if point.seq:
             return None
         if (branch is None and not point.branch) or (branch is not None and not branch.base_length):
-            return Held(EMPTY, 0)
+            return LoadedState(EMPTY, 0)
         return None if branch is None else self._bases.get((branch.base_branch, branch.base_length - 1))
 
-    async def _step(self, row: Row, point: Point, before: Held | None) -> Held | None:
+    async def _step(self, row: Row, point: StepRef, before: LoadedState | None) -> LoadedState | None:
         """Decode what a step brings; its state, if that can be had."""
         step = open_step(self._line, row, self._ground.max_bytes)
         await self._decode(point, step)
         if before is not None:
-            before = Held(before.root, before.form, (*before.tail, (Origin(*point[:2]), step.edit)))
+            before = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*point[:2]), step.edit)))
         if point.tail:
             return before
         (folds,) = await self._ground.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
         if not folds:
             return None  # rewritten meanwhile
-        folded = Held(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
+        folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
         try:
             same = await self._same(before, folded) if before is not None else await self._read(folded)
         except _UNDECODABLE as error:
@@ -97,11 +97,13 @@ class Decoding:
             return None
         if not same:
             what = "the folded state is not what the checkpoints before it make"
-            finding = self._check.add(Code.FOLD_MISMATCH, what, point, space=FOLDS.name, key=(*self._line, *point[:2]))
+            finding = self._check.add(
+                FindingCode.FOLD_MISMATCH, what, point, space=FOLDS.name, key=(*self._line, *point[:2])
+            )
             self._check.marks.folds.setdefault(point[:2], []).append(finding)
         return folded
 
-    async def _same(self, before: Held, folded: Held) -> bool:
+    async def _same(self, before: LoadedState, folded: LoadedState) -> bool:
         """Whether steps make a folded state."""
         _, root = await self._states.fold(self._line, before)
         if root == folded.root:
@@ -113,13 +115,13 @@ class Decoding:
         ]
         return flatten(made) == flatten(kept)
 
-    async def _read(self, folded: Held) -> bool:
+    async def _read(self, folded: LoadedState) -> bool:
         """Decode a folded state that nothing else tells of: the steps before it are gone."""
         packed = await self._states.whole(self._line, folded)
         unpack_state(self._ground.codec, await self._states.resolved(self._line, packed))
         return True
 
-    async def _end(self, point: Point, held: Held | None) -> None:
+    async def _end(self, point: StepRef, held: LoadedState | None) -> None:
         """Put the last state of a branch together, and so all since the last folded one."""
         if held is None or not held.tail or await self._failure(held) is None:
             return
@@ -131,7 +133,7 @@ class Decoding:
                 self._add(point, what)
                 return
 
-    async def _failure(self, held: Held) -> Exception | None:
+    async def _failure(self, held: LoadedState) -> Exception | None:
         """Why a state cannot be put together, if it cannot."""
         try:
             await self._states.fold(self._line, held)
@@ -139,7 +141,7 @@ class Decoding:
             return error
         return None
 
-    async def _decode(self, point: Point, step: Step) -> None:
+    async def _decode(self, point: StepRef, step: Step) -> None:
         codec = self._ground.codec
         try:
             codec.unpack(step.header.metadata)
@@ -151,8 +153,8 @@ class Decoding:
         except _UNDECODABLE as error:
             self._add(point, str(error))
 
-    def _add(self, point: Point, what: str) -> None:
-        self._check.spoil(self._check.add(Code.UNDECODABLE, what, point), point)
+    def _add(self, point: StepRef, what: str) -> None:
+        self._check.spoil(self._check.add(FindingCode.UNDECODABLE, what, point), point)
 
 
 def _values(operation: Operation) -> Iterator[bytes]:
@@ -165,7 +167,7 @@ def _values(operation: Operation) -> Iterator[bytes]:
             yield from _values(change)
     elif isinstance(operation, EditList):
         for part in operation.parts:
-            if isinstance(part, Change):
+            if isinstance(part, ChangeItem):
                 yield from _values(part.operation)
-            elif not isinstance(part, Keep):
+            elif not isinstance(part, KeepRun):
                 yield from part

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.backends.tables import Key
 
 
-class Level(Enum):
+class VerifyLevel(Enum):
     """How deep to look. Each level does what the ones before it do."""
 
     STRUCTURE = "structure"
@@ -19,12 +19,12 @@ class Level(Enum):
     DECODE = "decode"
     """Every state put together and compared with its folded form, every value decoded."""
 
-    def __ge__(self, other: Level) -> bool:
-        order = list(Level)
+    def __ge__(self, other: VerifyLevel) -> bool:
+        order = list(VerifyLevel)
         return order.index(self) >= order.index(other)
 
 
-class Weight(Enum):
+class Severity(Enum):
     """How grave a finding is."""
 
     DAMAGE = "damage"
@@ -35,7 +35,7 @@ class Weight(Enum):
     """Nothing is wrong with what was saved."""
 
 
-class Code(StrEnum):
+class FindingCode(StrEnum):
     """What was found. `holdfast.maintenance.explain.findings` explains each."""
 
     MISSING_STEP = "missing-step"
@@ -84,27 +84,27 @@ class Code(StrEnum):
 
 _NOTICES = frozenset(
     {
-        Code.REVISION_GAP,
-        Code.WRONG_SIZE,
-        Code.STRAY_FOLD,
-        Code.ORPHAN,
-        Code.GONE_BRANCH,
-        Code.GONE_THREAD,
-        Code.PRUNED_SINCE,
-        Code.RENAMED_BRANCH,
-        Code.CHANGED_NAMES,
-        Code.CHANGED_WRITES,
-        Code.NOT_COMPARED,
+        FindingCode.REVISION_GAP,
+        FindingCode.WRONG_SIZE,
+        FindingCode.STRAY_FOLD,
+        FindingCode.ORPHAN,
+        FindingCode.GONE_BRANCH,
+        FindingCode.GONE_THREAD,
+        FindingCode.PRUNED_SINCE,
+        FindingCode.RENAMED_BRANCH,
+        FindingCode.CHANGED_NAMES,
+        FindingCode.CHANGED_WRITES,
+        FindingCode.NOT_COMPARED,
     }
 )
-_REMAKEABLE = frozenset({Code.STALE_ROWS, Code.STALE_WORDS})
+_REMAKEABLE = frozenset({FindingCode.STALE_ROWS, FindingCode.STALE_WORDS})
 
 
-def weight_of(code: Code) -> Weight:
+def weight_of(code: FindingCode) -> Severity:
     """How grave what a code stands for is."""
     if code in _NOTICES:
-        return Weight.NOTICE
-    return Weight.REMAKEABLE if code in _REMAKEABLE else Weight.DAMAGE
+        return Severity.NOTICE
+    return Severity.REMAKEABLE if code in _REMAKEABLE else Severity.DAMAGE
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Finding:
     read because of it, the first of them, and `affected_count` says how many there are.
     """
 
-    code: Code
+    code: FindingCode
     what: str
     tenant: str = ""
     thread: str = ""
@@ -129,7 +129,7 @@ class Finding:
     affected_count: int = 0
 
     @property
-    def weight(self) -> Weight:
+    def weight(self) -> Severity:
         """How grave it is."""
         return weight_of(self.code)
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import UNREADABLE
-from holdfast.backends.tables import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
-from holdfast.codec.envelope import Context, unwrap
-from holdfast.engine.integrity.check import TOGETHER, Check, Where
-from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.backends.tables import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
+from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
+from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
-from holdfast.engine.model.nodes import Child, Leaf, NodeId, Segment, Slot, decode_node
+from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
 from holdfast.engine.protection import LEASE, PIN, is_about_step
 from holdfast.engine.row_format import context_of, open_fold, open_node
 from holdfast.errors import CorruptError, HoldfastError
@@ -25,9 +25,9 @@ from holdfast.errors import CorruptError, HoldfastError
 class PartCheck:
     """Checks what belongs to steps."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: LineCheck) -> None:
         self.check = check
-        self._roots: dict[Where, Child | None] = {}
+        self._roots: dict[Where, ChildRef | None] = {}
         self._below: dict[NodeId, list[NodeId]] = {}
         self._bad_nodes: dict[NodeId, Finding] = {}
         self._pointing: dict[NodeId, list[bytes]] = {}
@@ -54,18 +54,18 @@ class PartCheck:
             if seq >= self.check.lengths.get(branch, 0):
                 if branch not in self.check.lengths or self._is_old(row):
                     what = "a folded state belongs to no checkpoint"
-                    self.check.add(Code.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
+                    self.check.add(FindingCode.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
                 continue
             commit = missing.pop(place, None)
             if commit is None:
                 what = "a folded state is at a checkpoint that does not count on it"
-                self.check.add(Code.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
+                self.check.add(FindingCode.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
             else:
                 self._fold(row, place, commit)
         for place in missing:
             key = (*self.check.line, *place)
             finding = self.check.lost(FOLDS, key) or self.check.add(
-                Code.MISSING_FOLD, "a folded state is missing", space=FOLDS.name, key=key, place=place
+                FindingCode.MISSING_FOLD, "a folded state is missing", space=FOLDS.name, key=key, place=place
             )
             self.check.marks.folds.setdefault(place, []).append(finding)
 
@@ -86,7 +86,7 @@ class PartCheck:
             except HoldfastError as error:
                 problem = error.what
         if problem:
-            finding = self.check.add(Code.DAMAGED_FOLD, problem, space=FOLDS.name, key=row.key, place=place)
+            finding = self.check.add(FindingCode.DAMAGED_FOLD, problem, space=FOLDS.name, key=row.key, place=place)
             self.check.marks.folds.setdefault(place, []).append(finding)
 
     async def _look_at_nodes(self) -> None:
@@ -100,7 +100,7 @@ class PartCheck:
                 self._node(row)
         if others and not leased and not await self._is_leased():
             what = f"{others} nodes are of another set than the thread's"
-            self.check.add(Code.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
+            self.check.add(FindingCode.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
         if self.check.deep:
             self._reach()
 
@@ -117,13 +117,13 @@ class PartCheck:
         try:
             node = decode_node(*open_node(self.check.line, row))
         except HoldfastError as error:
-            self._bad_nodes[id] = self.check.add(Code.DAMAGED_NODE, error.what, space=NODES.name, key=row.key)
+            self._bad_nodes[id] = self.check.add(FindingCode.DAMAGED_NODE, error.what, space=NODES.name, key=row.key)
             return
         below: list[NodeId] = []
         values: Sequence[Slot] = ()
-        if isinstance(node, Segment):
+        if isinstance(node, SegmentNode):
             values = node.values
-        elif isinstance(node, Leaf):
+        elif isinstance(node, LeafNode):
             values = [entry.slot for entry in node.entries]
         else:
             below = [child.id for child in node.children]
@@ -150,7 +150,7 @@ class PartCheck:
         unused = len(self._below.keys() - known)
         if unused:
             what = f"{unused} nodes are part of no folded state"
-            self.check.add(Code.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
+            self.check.add(FindingCode.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
 
     def _spoilt(self, top: NodeId, known: set[NodeId], bad: dict[NodeId, list[Finding]]) -> list[Finding]:
         """The findings at or below a node."""
@@ -173,7 +173,7 @@ class PartCheck:
     def _no_node(self, id: NodeId) -> Finding:
         key = (*self.check.line, 0 if self.check.info is None else self.check.info.form, id)
         what = "a part of a folded state is missing"
-        return self.check.lost(NODES, key) or self.check.add(Code.MISSING_NODE, what, space=NODES.name, key=key)
+        return self.check.lost(NODES, key) or self.check.add(FindingCode.MISSING_NODE, what, space=NODES.name, key=key)
 
     # Large values ---------------------------------------------------------------------------------------------
 
@@ -189,10 +189,12 @@ class PartCheck:
                 whole.pieces += 1
             else:
                 try:
-                    record = unwrap(row.body, Context(*self.check.line, *context_of(OBJECTS, row)), max_bytes=PIECE)
+                    record = unwrap(
+                        row.body, RecordContext(*self.check.line, *context_of(OBJECTS, row)), max_bytes=PIECE
+                    )
                 except HoldfastError as error:
                     what = f"a piece of a large value is damaged: {error.what}"
-                    finding = self.check.add(Code.DAMAGED_OBJECT, what, space=OBJECTS.name, key=row.key)
+                    finding = self.check.add(FindingCode.DAMAGED_OBJECT, what, space=OBJECTS.name, key=row.key)
                     self.check.marks.objects.setdefault(digest, []).append(finding)
                     whole.damaged = True
                 else:
@@ -208,14 +210,14 @@ class PartCheck:
                 key = (*self.check.line, digest)
                 what = f"a large value of {size} bytes is missing, or a piece of it"
                 finding = self.check.lost(OBJECTS, key) or self.check.add(
-                    Code.MISSING_OBJECT, what, space=OBJECTS.name, key=key
+                    FindingCode.MISSING_OBJECT, what, space=OBJECTS.name, key=key
                 )
                 self.check.marks.objects.setdefault(digest, []).append(finding)
         self._spoil_values()
         unused = len(self._objects.keys() - used)
         if unused:
             what = f"{unused} large values are part of no checkpoint"
-            self.check.add(Code.ORPHAN, what, space=OBJECTS.name, key=tuple(self.check.line))
+            self.check.add(FindingCode.ORPHAN, what, space=OBJECTS.name, key=tuple(self.check.line))
 
     def _spoil_values(self) -> None:
         """Folded states that have a large value in them which is not there."""
@@ -243,7 +245,7 @@ class PartCheck:
         elif whole.in_order:
             what = "the pieces of a large value do not make up what they are named for"
             key = (*self.check.line, whole.digest)
-            finding = self.check.add(Code.DAMAGED_OBJECT, what, space=OBJECTS.name, key=key)
+            finding = self.check.add(FindingCode.DAMAGED_OBJECT, what, space=OBJECTS.name, key=key)
             self.check.marks.objects.setdefault(whole.digest, []).append(finding)
 
     # Pending writes, names ------------------------------------------------------------------------------------
@@ -252,19 +254,19 @@ class PartCheck:
         async for row in self.check.rows(WRITES, bodies=self.check.deep):
             self.check.found.writes += 1
             if self.check.deep:
-                self._envelope(WRITES, row, Code.DAMAGED_WRITE)
+                self._envelope(WRITES, row, FindingCode.DAMAGED_WRITE)
 
     async def _look_at_events(self) -> None:
         async for row in self.check.rows(EVENTS, bodies=self.check.deep):
             if row.body:  # most have no details
-                self._envelope(EVENTS, row, Code.DAMAGED_EVENT)
+                self._envelope(EVENTS, row, FindingCode.DAMAGED_EVENT)
 
-    def _envelope(self, space: Space, row: Row, damaged: Code) -> None:
+    def _envelope(self, space: Table, row: Row, damaged: FindingCode) -> None:
         """What is in a row, by the id of the step that it goes with."""
         try:
-            unwrap(row.body, Context(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
+            unwrap(row.body, RecordContext(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
         except HoldfastError as error:
-            code = damaged if isinstance(error, CorruptError) else Code.UNKNOWN_FORMAT
+            code = damaged if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
 
     async def _look_at_refs(self) -> None:
@@ -295,7 +297,7 @@ class PartCheck:
     def _dangling(self, ref: Row, what: str) -> None:
         told = f"the {ref.key[2]!s} {ref.key[3]!r} {what}"
         id = str(ref.columns[0])
-        self.check.add(Code.DANGLING_REF, told, checkpoint=id, space=REFS.name, key=ref.key)
+        self.check.add(FindingCode.DANGLING_REF, told, checkpoint=id, space=REFS.name, key=ref.key)
 
 
 class _Whole:

@@ -10,14 +10,14 @@ import hashlib
 import json
 
 from holdfast.backends.interface import Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, Hole, rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.codec.envelope import Context, unwrap
-from holdfast.engine.integrity.check import TOGETHER, Check, Where
-from holdfast.engine.integrity.findings import Code
+from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, Point, context_of, info_of, readable
+from holdfast.engine.row_format import Branch, StepRef, context_of, info_of, readable
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
@@ -27,11 +27,11 @@ _STUB = (0, "pruned", 0)
 class StepCheck:
     """Checks steps, branches and the line's row."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: LineCheck) -> None:
         self.check = check
-        self._bases: dict[Where, Point | None] = {}
+        self._bases: dict[Where, StepRef | None] = {}
         """The steps that branches start from."""
-        self._merged: list[tuple[Point, Where, bytes]] = []
+        self._merged: list[tuple[StepRef, Where, bytes]] = []
         """Merges, the place of a further parent, and the hash that it must have."""
         self._digest = 0
         """Of all steps, in whatever order."""
@@ -53,7 +53,7 @@ class StepCheck:
         try:
             (found,) = await self.check.backend.read([Get(LINES, [tuple(self.check.line)])])
         except UNREADABLE as error:
-            self.check.unreadable(LINES, Hole(LINES, (), (), str(error)))
+            self.check.unreadable(LINES, UnreadableRange(LINES, (), (), str(error)))
             return
         self.check.info = info_of(found[0]) if found else None
 
@@ -67,19 +67,21 @@ class StepCheck:
                 what = f"branches {names[branch.name]} and {branch.branch} are both called {branch.name!r}"
                 for number in (names[branch.name], branch.branch):
                     key = (*self.check.line, number)
-                    self.check.add(Code.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key, place=(number, 0))
+                    self.check.add(FindingCode.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key, place=(number, 0))
             names.setdefault(branch.name, branch.branch)
             if branch.base_branch >= branch.branch or branch.branch < 1:
                 what = f"branch {branch.branch} is said to start from branch {branch.base_branch}"
-                self.check.add(Code.MISPLACED_BRANCH, what, space=BRANCHES.name, key=key, place=(branch.branch, 0))
+                self.check.add(
+                    FindingCode.MISPLACED_BRANCH, what, space=BRANCHES.name, key=key, place=(branch.branch, 0)
+                )
         self._bases = {(each.base_branch, each.base_length - 1): None for each in self.check.branches.values()}
 
     # Steps ----------------------------------------------------------------------------------------------------
 
     async def _look_at_steps(self) -> None:
-        before: Point | None = None
+        before: StepRef | None = None
         async for row in self.check.rows(STEPS, bodies=self.check.deep):
-            point = Point.of(row)
+            point = StepRef.of(row)
             if before is None or before.branch != point.branch:
                 self._begin(point)
                 before = None
@@ -96,37 +98,37 @@ class StepCheck:
                 self._bases[point[:2]] = point
             before = point
 
-    def _base(self, point: Point) -> Point | None:
+    def _base(self, point: StepRef) -> StepRef | None:
         """The step that the first one of a branch follows."""
         branch = self.check.branches.get(point.branch)
         return None if branch is None else self._bases[branch.base_branch, branch.base_length - 1]
 
-    def _begin(self, point: Point) -> None:
+    def _begin(self, point: StepRef) -> None:
         branch = self.check.branches.get(point.branch)
         if branch is None and point.branch:
             what = f"there are checkpoints on branch {point.branch}, and no such branch"
             self.check.add(
-                Code.MISSING_BRANCH,
+                FindingCode.MISSING_BRANCH,
                 what,
                 space=BRANCHES.name,
                 key=(*self.check.line, point.branch),
                 place=(point.branch, 0),
             )
 
-    def _gap(self, point: Point, expected: int) -> None:
+    def _gap(self, point: StepRef, expected: int) -> None:
         start, stop = (point.branch, expected), (point.branch, point.seq)
         count = point.seq - expected
         what = "a checkpoint is missing" if count == 1 else f"{count} checkpoints are missing"
         key = (*self.check.line, *start)
-        finding = self.check.add(Code.MISSING_STEP, what, place=start, space=STEPS.name, key=key)
+        finding = self.check.add(FindingCode.MISSING_STEP, what, place=start, space=STEPS.name, key=key)
         finding.affected_count = count
         self.check.marks.gaps.setdefault(stop, []).append(finding)
 
-    def _step(self, row: Row, point: Point, parent: Point | None, before: Point | None) -> None:
+    def _step(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
         # Pruning keeps count of what is left where branches end, and leaves the other counts as they were.
         known = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
         if point.size < (0 if known is None else known.size) + (0 if point.pruned else len(row.body)):
-            self.check.add(Code.WRONG_SIZE, f"its size is said to be {point.size}, which is too little", point)
+            self.check.add(FindingCode.WRONG_SIZE, f"its size is said to be {point.size}, which is too little", point)
         if parent is not None:
             if point.depth != parent.depth + 1:
                 self._wrong(point, "depth", point.depth, parent.depth + 1)
@@ -142,7 +144,7 @@ class StepCheck:
             self.check.stubs += 1
             if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._says_merged(point):
                 self.check.spoil(
-                    self.check.add(Code.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
+                    self.check.add(FindingCode.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
                 )
             return
         self.check.found.steps += 1
@@ -156,7 +158,7 @@ class StepCheck:
         if self.check.deep:
             self._open(row, point, parent)
 
-    def _says_merged(self, stub: Point) -> bool:
+    def _says_merged(self, stub: StepRef) -> bool:
         """Whether a stub says what it merged, or nothing; what it says is looked at with the other merges."""
         try:
             merged = stub.merged
@@ -165,26 +167,28 @@ class StepCheck:
         self._merged += ((stub, parent[:2], parent.commit) for parent in merged)
         return bool(merged) or not stub.metadata
 
-    def _has_base(self, point: Point) -> bool:
+    def _has_base(self, point: StepRef) -> bool:
         branch = self.check.branches.get(point.branch)
         return bool(point.branch) if branch is None else bool(branch.base_length)
 
-    def _wrong(self, point: Point, column: str, found: object, right: object) -> None:
+    def _wrong(self, point: StepRef, column: str, found: object, right: object) -> None:
         what = f"its {column} is said to be {found!r}, and is {right}"
-        self.check.spoil(self.check.add(Code.WRONG_COLUMN, what, point, column=column), point)
+        self.check.spoil(self.check.add(FindingCode.WRONG_COLUMN, what, point, column=column), point)
 
-    def _open(self, row: Row, point: Point, parent: Point | None) -> None:
+    def _open(self, row: Row, point: StepRef, parent: StepRef | None) -> None:
         try:
             kind, name = context_of(STEPS, row)
-            record = unwrap(row.body, Context(*self.check.line, kind, name), max_bytes=self.check.max_bytes)
+            record = unwrap(row.body, RecordContext(*self.check.line, kind, name), max_bytes=self.check.max_bytes)
             step = Step.decode(record.content)
         except HoldfastError as error:
-            code = Code.DAMAGED_STEP if isinstance(error, CorruptError) else Code.UNKNOWN_FORMAT
+            code = FindingCode.DAMAGED_STEP if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.spoil(self.check.add(code, error.what, point), point)
             return
         header = step.header
         if step.commit != point.hash:
-            self.check.spoil(self.check.add(Code.HASH_MISMATCH, "its hash is not that of its content", point), point)
+            self.check.spoil(
+                self.check.add(FindingCode.HASH_MISMATCH, "its hash is not that of its content", point), point
+            )
             return
         for column in ("id", "time", "kind"):
             said, is_so = getattr(point, column), getattr(header, column)
@@ -197,12 +201,12 @@ class StepCheck:
             self._told = told
         else:
             what = "its metadata, as people read it, is not its metadata"
-            self.check.add(Code.WRONG_COLUMN, what, point, column="metadata")
+            self.check.add(FindingCode.WRONG_COLUMN, what, point, column="metadata")
         self._follows(point, step, parent)
         self.check.needed.update(pointers(step.edit))
         self._merged += ((point, other[:2], other.commit) for other in header.parents[1:])
 
-    def _follows(self, point: Point, step: Step, parent: Point | None) -> None:
+    def _follows(self, point: StepRef, step: Step, parent: StepRef | None) -> None:
         """Whether a step stands where it says."""
         said = step.header.parents[0] if step.header.parents else None
         if point.seq:
@@ -219,13 +223,13 @@ class StepCheck:
                     f"branch {point.branch} starts after {found}, as its first checkpoint says, and not after {place}"
                 )
                 key = (*self.check.line, point.branch)
-                self.check.add(Code.MISPLACED_BRANCH, what, point, space=BRANCHES.name, key=key)
+                self.check.add(FindingCode.MISPLACED_BRANCH, what, point, space=BRANCHES.name, key=key)
             else:
                 what = f"it follows {found}, and does not stand there"
-                self.check.spoil(self.check.add(Code.PARENT_MISMATCH, what, point), point)
+                self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
         elif said is not None and parent is not None and parent.hash != said.commit:
             what = f"it follows {said.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
-            self.check.spoil(self.check.add(Code.PARENT_MISMATCH, what, point), point)
+            self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
 
     def _is_told(self, text: str, packed: bytes) -> bool:
         """Whether metadata as text says what the metadata says."""
@@ -257,10 +261,10 @@ class StepCheck:
             except UNREADABLE:
                 continue  # told already, as rows that cannot be read
             for (point, place, commit), steps in zip(some, found, strict=True):
-                there = Point.of(steps[0]) if steps else None
+                there = StepRef.of(steps[0]) if steps else None
                 if there is not None and there.hash != commit and there.time <= point.time:
                     what = f"it merges {commit.hex()[:16]}…, and at {place} is {there.hash.hex()[:16]}…"
-                    self.check.add(Code.PARENT_MISMATCH, what, point)
+                    self.check.add(FindingCode.PARENT_MISMATCH, what, point)
 
     async def _look_at_ids(self) -> None:
         """The steps by id: the same ones, and of each id its revisions in the order of their branches."""
@@ -269,15 +273,15 @@ class StepCheck:
         try:
             await self._compare_ids()
         except UNREADABLE as error:
-            self.check.add(Code.INDEX_MISMATCH, f"checkpoints cannot be found by id: {error}", space=STEPS.name)
+            self.check.add(FindingCode.INDEX_MISMATCH, f"checkpoints cannot be found by id: {error}", space=STEPS.name)
 
     async def _compare_ids(self) -> None:
         count = digest = 0
-        last: Point | None = None
-        gaps: list[Point] = []
+        last: StepRef | None = None
+        gaps: list[StepRef] = []
         async for row in rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
             self.check.looked_at()
-            point = Point.of(row)
+            point = StepRef.of(row)
             if point.seq >= self.check.lengths.get(point.branch, 0):
                 continue  # it came since
             count, digest = count + 1, digest + _digest(row)
@@ -286,7 +290,7 @@ class StepCheck:
             same = last is not None and last.id == point.id
             if last is not None and same and last.revision == point.revision:
                 what = f"revision {point.revision} of it is also at branch {last.branch}, number {last.seq}"
-                self.check.add(Code.DUPLICATE_ID, what, point)
+                self.check.add(FindingCode.DUPLICATE_ID, what, point)
             elif last is not None and same and last.branch > point.branch:
                 self._wrong(point, "revision", point.revision, f"before that on branch {last.branch}")
             if point.revision > (last.revision + 1 if last is not None and same else 0):
@@ -294,11 +298,11 @@ class StepCheck:
             last = point
         if (count, digest) != (self.check.steps, self._digest):
             what = f"{count} checkpoints are found by id, and {self.check.steps} by place, or they are not the same"
-            self.check.add(Code.INDEX_MISMATCH, what, space=STEPS.name)
+            self.check.add(FindingCode.INDEX_MISMATCH, what, space=STEPS.name)
         if gaps and not self._may_be_pruned():
             for point in gaps:
                 what = f"it has revision {point.revision}, and there is no earlier one"
-                self.check.add(Code.REVISION_GAP, what, point)
+                self.check.add(FindingCode.REVISION_GAP, what, point)
 
     def _may_be_pruned(self) -> bool:
         """Whether something shows that checkpoints may have gone."""
@@ -316,17 +320,20 @@ class StepCheck:
 
     def _compare(self) -> None:
         key = tuple(self.check.line)
-        unreadable = {each.space for each in self.check.found.findings if each.code is Code.UNREADABLE_ROWS}
+        unreadable = {each.space for each in self.check.found.findings if each.code is FindingCode.UNREADABLE_ROWS}
         if self.check.info is None and LINES.name not in unreadable:
             if self.check.steps or self.check.branches:
                 self.check.add(
-                    Code.MISSING_THREAD, "there are checkpoints, and no row of the thread", space="lines", key=key
+                    FindingCode.MISSING_THREAD,
+                    "there are checkpoints, and no row of the thread",
+                    space="lines",
+                    key=key,
                 )
         elif (
             self.check.info is not None and STEPS.name not in unreadable and self.check.info.pruned != self.check.stubs
         ):
             what = f"{self.check.info.pruned} checkpoints are said to be pruned, and {self.check.stubs} are"
-            self.check.add(Code.WRONG_COUNT, what, space=LINES.name, key=key)
+            self.check.add(FindingCode.WRONG_COUNT, what, space=LINES.name, key=key)
         for branch in self.check.branches.values():
             place = (branch.base_branch, branch.base_length - 1)
             if branch.base_length and self._bases[place] is None and not self._is_gap(place):
@@ -334,7 +341,9 @@ class StepCheck:
                     f"branch {branch.branch} starts where there is no checkpoint: branch {place[0]}, number {place[1]}"
                 )
                 row_key = (*self.check.line, branch.branch)
-                self.check.add(Code.MISPLACED_BRANCH, what, space=BRANCHES.name, key=row_key, place=(branch.branch, 0))
+                self.check.add(
+                    FindingCode.MISPLACED_BRANCH, what, space=BRANCHES.name, key=row_key, place=(branch.branch, 0)
+                )
 
     def _is_gap(self, place: Where) -> bool:
         if place[1] < self.check.lengths.get(place[0], 0):

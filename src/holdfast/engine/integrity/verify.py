@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.context import Ground
-from holdfast.engine.integrity.check import Check, Verified, Where, affected_by, needs
-from holdfast.engine.integrity.decode import Decoding
-from holdfast.engine.integrity.findings import MOST_AFFECTED, Code, Finding, Level, Weight
+from holdfast.engine.context import EngineContext
+from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, needs
+from holdfast.engine.integrity.decode import LineDecoder
+from holdfast.engine.integrity.findings import MOST_AFFECTED, Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.parts import PartCheck
 from holdfast.engine.integrity.steps import StepCheck
-from holdfast.engine.row_format import Branch, Line, Point, open_step
+from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
 
 _LOOKS = 4
 """How often a line that keeps changing is looked at before what was found each time is taken for true."""
 
 
-async def verify(ground: Ground, line: Line, level: Level = Level.HASHES) -> Verified:
+async def verify(ground: EngineContext, line: Line, level: VerifyLevel = VerifyLevel.HASHES) -> LineReport:
     """See whether a line is sound.
 
     Every step must have the hash that its content gives, follow the steps that it says it does, and have a state: steps
@@ -34,8 +34,11 @@ async def verify(ground: Ground, line: Line, level: Level = Level.HASHES) -> Ver
 
 
 async def look(
-    ground: Ground, line: Line, level: Level = Level.HASHES, tell: Callable[[int], None] | None = None
-) -> Check:
+    ground: EngineContext,
+    line: Line,
+    level: VerifyLevel = VerifyLevel.HASHES,
+    tell: Callable[[int], None] | None = None,
+) -> LineCheck:
     """The same, with all that was learned on the way. `tell` is told now and then how many rows were looked at."""
     lasting: set[tuple[object, ...]] | None = None
     looks = 0
@@ -51,18 +54,18 @@ async def look(
             findings.clear()  # deleted meanwhile
         elif before != after:
             # What nothing needs may be what a writer is about to need.
-            findings[:] = [each for each in findings if each.code not in (Code.ORPHAN, Code.STRAY_FOLD)]
+            findings[:] = [each for each in findings if each.code not in (FindingCode.ORPHAN, FindingCode.STRAY_FOLD)]
         if not findings or before == after or looks == _LOOKS:
             return check
         lasting = {each.same for each in findings}
 
 
-async def _look(ground: Ground, line: Line, level: Level, tell: Callable[[int], None] | None) -> Check:
-    check = Check(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
+async def _look(ground: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None) -> LineCheck:
+    check = LineCheck(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
     await StepCheck(check).run()
     await PartCheck(check).run()
-    if level >= Level.DECODE:
-        await Decoding(ground, check).run()
+    if level >= VerifyLevel.DECODE:
+        await LineDecoder(ground, check).run()
     if check.marks:
         await _tell_affected(check)
     return check
@@ -81,15 +84,15 @@ async def _outline(backend: Backend, line: Line) -> list[list[Row]] | None:
     return [lines, branches, *heads]
 
 
-async def _tell_affected(check: Check) -> None:
+async def _tell_affected(check: LineCheck) -> None:
     """Say of each finding which checkpoints cannot be read because of it."""
     marks, bases = check.marks, {(each.base_branch, each.base_length - 1) for each in check.branches.values()}
     states: dict[Where, list[Finding]] = {}
-    holes: list[Hole] = []
+    holes: list[UnreadableRange] = []
     last: tuple[Where, list[Finding]] | None = None
     bodies = bool(marks.objects)
     async for row in sturdy_rows(check.backend, STEPS, tuple(check.line), holes, bodies=bodies):
-        point = Point.of(row)
+        point = StepRef.of(row)
         if last is not None and last[0] == (point.branch, point.seq - 1):
             before = last[1]
         else:
@@ -112,9 +115,9 @@ async def _tell_affected(check: Check) -> None:
             states[point[:2]] = state
 
 
-def raise_problems(line: Line, found: Verified, at: str) -> None:
+def raise_problems(line: Line, found: LineReport, at: str) -> None:
     """`CorruptError`, if something is wrong."""
-    problems = [each for each in found.findings if each.weight is Weight.DAMAGE]
+    problems = [each for each in found.findings if each.weight is Severity.DAMAGE]
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise CorruptError(

@@ -28,7 +28,7 @@ _TEXT, _SHORT = 2_000, 200
 """So much of a text is looked at to see how like another it is; and up to here, by its characters and not its words."""
 
 
-class Gap(NamedTuple):
+class AlignmentGap(NamedTuple):
     """Items `start` to `stop` of the old sequence, in whose place stand `at` to `until` of the new one."""
 
     start: int
@@ -37,16 +37,16 @@ class Gap(NamedTuple):
     until: int
 
 
-def gaps(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[Gap]:
+def gaps(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[AlignmentGap]:
     """Where two sequences differ."""
     start = at = 0
     for run in sequences.alignment(old, new):
         if run.start > start or run.at > at:
-            yield from _closer(old, new, Gap(start, run.start, at, run.at))
+            yield from _closer(old, new, AlignmentGap(start, run.start, at, run.at))
         start, at = run.start + run.length, run.at + run.length
 
 
-def _closer(old: Sequence[bytes], new: Sequence[bytes], gap: Gap) -> Iterator[Gap]:
+def _closer(old: Sequence[bytes], new: Sequence[bytes], gap: AlignmentGap) -> Iterator[AlignmentGap]:
     start, stop, at, until = gap
     if not 0 < (stop - start) * (until - at) <= _CLOSELY:
         yield gap
@@ -54,7 +54,7 @@ def _closer(old: Sequence[bytes], new: Sequence[bytes], gap: Gap) -> Iterator[Ga
     matcher = SequenceMatcher(None, old[start:stop], new[at:until], autojunk=False)
     for kind, i, j, k, m in matcher.get_opcodes():
         if kind != "equal":
-            yield Gap(start + i, start + j, at + k, at + m)
+            yield AlignmentGap(start + i, start + j, at + k, at + m)
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 
 _SHORT = 64
@@ -28,7 +28,7 @@ _PART = 6
 NOTHING = EditMap()
 """The edit of a list or dict that turns out to be the same."""
 
-ListParts = list["Keep | Change | tuple[bytes, ...]"]
+ListParts = list["KeepRun | ChangeItem | tuple[bytes, ...]"]
 
 
 MAX_EDITS = 10
@@ -63,7 +63,7 @@ def _is_small(edit: Operation, new: Packed) -> bool:
     if isinstance(edit, EditMap) and isinstance(new, dict):
         return 2 * len(edit.put) <= len(new)
     if isinstance(edit, EditList) and isinstance(new, list):
-        return 2 * sum(part.length for part in edit.parts if isinstance(part, Keep)) >= len(new)
+        return 2 * sum(part.length for part in edit.parts if isinstance(part, KeepRun)) >= len(new)
     return False
 
 
@@ -133,24 +133,24 @@ def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList |
     if start == len(old):
         if start == len(new):
             return NOTHING
-        return EditList((Keep(0, start), tuple(new[start:]))) if start else EditList((tuple(new),))
+        return EditList((KeepRun(0, start), tuple(new[start:]))) if start else EditList((tuple(new),))
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
     if any(map(is_pointer, old[start:old_end])):
         as_pointers = [pointer_to(item).encode() if len(item) > LARGE else item for item in new]
         if as_pointers != new:
             return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
-    parts: ListParts = [Keep(0, start)] if start else []
+    parts: ListParts = [KeepRun(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last kept run ended
     for run in sequences.copies(old[start:old_end], new[start:new_end]):
         at = start + run.at
         _add_new(parts, old[reached : start + run.start], new[done:at], reached, depth)
-        parts.append(Keep(start + run.start, run.length))
+        parts.append(KeepRun(start + run.start, run.length))
         done, reached = at + run.length, start + run.start + run.length
     _add_new(parts, old[reached:old_end], new[done:new_end], reached, depth)
     if end:
-        parts.append(Keep(old_end, end))
+        parts.append(KeepRun(old_end, end))
     return EditList(joined(parts))
 
 
@@ -160,7 +160,7 @@ def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditLi
         return edit
     parts: ListParts = []
     for part in edit.parts:
-        parts.append(part if isinstance(part, Keep | Change) else tuple(values.get(item, item) for item in part))
+        parts.append(part if isinstance(part, KeepRun | ChangeItem) else tuple(values.get(item, item) for item in part))
     return EditList(tuple(parts))
 
 
@@ -176,16 +176,16 @@ def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], in
         if change is None or isinstance(change, Set):
             parts.append((after,))
         else:
-            parts.append(Change(index + i, change))
+            parts.append(ChangeItem(index + i, change))
 
 
-def joined(parts: ListParts) -> tuple[Keep | Change | tuple[bytes, ...], ...]:
+def joined(parts: ListParts) -> tuple[KeepRun | ChangeItem | tuple[bytes, ...], ...]:
     """The same parts, neighbours that continue each other made one."""
     joined: ListParts = []
     for part in parts:
         last = joined[-1] if joined else None
-        if isinstance(part, Keep) and isinstance(last, Keep) and last.start + last.length == part.start:
-            joined[-1] = Keep(last.start, last.length + part.length)
+        if isinstance(part, KeepRun) and isinstance(last, KeepRun) and last.start + last.length == part.start:
+            joined[-1] = KeepRun(last.start, last.length + part.length)
         elif _is_new(part) and _is_new(last):
             joined[-1] = (*last, *part)  # type: ignore[misc]
         else:
@@ -204,27 +204,27 @@ def _diff_text(old: bytes, new: bytes) -> EditText:
     start = sequences.common_prefix_bytes(old, new)
     end = sequences.common_suffix_bytes(old, new, start)
     old_middle, new_middle = old[start : len(old) - end], new[start : len(new) - end]
-    parts: list[Keep | bytes] = [Keep(0, start)] if start else []
+    parts: list[KeepRun | bytes] = [KeepRun(0, start)] if start else []
     if min(len(old_middle), len(new_middle)) > _MANY_LINES:
         parts += _diff_lines(old_middle, new_middle, start)
     elif new_middle:
         parts.append(new_middle)
     if end:
-        parts.append(Keep(len(old) - end, end))
+        parts.append(KeepRun(len(old) - end, end))
     return EditText(tuple(parts))
 
 
-def _diff_lines(old: bytes, new: bytes, offset: int) -> list[Keep | bytes]:
+def _diff_lines(old: bytes, new: bytes, offset: int) -> list[KeepRun | bytes]:
     old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
     starts = [offset]
     for line in old_lines:
         starts.append(starts[-1] + len(line))
-    parts: list[Keep | bytes] = []
+    parts: list[KeepRun | bytes] = []
     done = 0
     for run in sequences.copies(old_lines, new_lines):
         if done < run.at:
             parts.append(b"".join(new_lines[done : run.at]))
-        parts.append(Keep(starts[run.start], starts[run.start + run.length] - starts[run.start]))
+        parts.append(KeepRun(starts[run.start], starts[run.start + run.length] - starts[run.start]))
         done = run.at + run.length
     if done < len(new_lines):
         parts.append(b"".join(new_lines[done:]))
@@ -245,9 +245,9 @@ def _weight(operation: Operation) -> int:
         weight += _PART
         if isinstance(part, bytes):
             weight += len(part)
-        elif isinstance(part, Change):
+        elif isinstance(part, ChangeItem):
             weight += _weight(part.operation)
-        elif not isinstance(part, Keep):
+        elif not isinstance(part, KeepRun):
             weight += sum(map(len, part))
     return weight
 

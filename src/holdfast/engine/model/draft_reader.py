@@ -8,12 +8,12 @@ from holdfast.codec import msgpack
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.drafts import Draft, ListDraft, MapDraft, as_dict, as_list
 from holdfast.engine.model.fold import read_slot
-from holdfast.engine.model.nodes import Item, ListRoot, MapRoot, Origin
-from holdfast.engine.model.operations import Keep
+from holdfast.engine.model.nodes import ListItem, ListRoot, MapRoot, WrittenBy
+from holdfast.engine.model.operations import KeepRun
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.workspace import Rounds, Workspace
 
-_NOWHERE = Origin(0, 0)
+_NOWHERE = WrittenBy(0, 0)
 
 
 def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | None]:
@@ -28,7 +28,7 @@ def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | 
     return found
 
 
-def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, Origin] | None]:
+def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, WrittenBy] | None]:
     """The value under a packed key, and the step that wrote it last; None if there is none."""
     if key in state.changes:
         change = state.changes[key]
@@ -62,7 +62,7 @@ def length(value: Draft) -> int | None:
     items = as_list(value, _NOWHERE)
     if items is None:
         return None
-    return sum(piece.length if isinstance(piece, Keep) else len(piece) for piece in items.pieces)
+    return sum(piece.length if isinstance(piece, KeepRun) else len(piece) for piece in items.pieces)
 
 
 def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[bytes]]:
@@ -70,14 +70,14 @@ def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[byt
     return [item.value for item in (yield from written_items(ws, value, _NOWHERE, start, stop))]
 
 
-def written_items(ws: Workspace, value: Draft, origin: Origin, start: int, stop: int) -> Rounds[list[Item]]:
+def written_items(ws: Workspace, value: Draft, origin: WrittenBy, start: int, stop: int) -> Rounds[list[ListItem]]:
     """The same, with the step that wrote each: for a list that was written as a whole, the step of that."""
     state = as_list(value, origin)
-    found: list[Item] = []
+    found: list[ListItem] = []
     for piece in [] if state is None else list_tree.slice_pieces(state.pieces, start, stop - start):
-        if state is not None and isinstance(piece, Keep):
+        if state is not None and isinstance(piece, KeepRun):
             piece = yield from list_tree.slice_items(ws, state.root, piece.start, piece.start + piece.length)
-        if not isinstance(piece, Keep):
+        if not isinstance(piece, KeepRun):
             found += piece
     return found
 

@@ -12,8 +12,18 @@ from typing import TypeAlias
 
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Item, ListRoot, MapRoot, Origin, Slot
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, LoadLarge, Operation, Set, apply
+from holdfast.engine.model.nodes import ListItem, ListRoot, MapRoot, Slot, WrittenBy
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    EditList,
+    EditMap,
+    EditText,
+    KeepRun,
+    LoadLarge,
+    Operation,
+    Set,
+    apply,
+)
 from holdfast.engine.model.packed_state import as_items, as_map, flatten
 from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.errors import CorruptError
@@ -45,14 +55,16 @@ class EntryDraft:
 
     rank: int
     value: Draft
-    origin: Origin
+    origin: WrittenBy
 
 
 Draft: TypeAlias = Slot | ListDraft | MapDraft
 """A value: packed, in nodes, or in nodes and changed."""
 
 
-def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapDraft]:
+def draft(
+    ws: Workspace, root: MapRoot, steps: Iterable[tuple[WrittenBy, EditMap]], load: LoadLarge
+) -> Rounds[MapDraft]:
     """The state after these steps. Loads only what they touch; `load` is asked for large values changed in part."""
     state, steps = MapDraft(root, root.ranks), list(steps)
     if any(edit.removed or edit.moved for _, edit in steps):
@@ -61,7 +73,7 @@ def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]],
         return state
     # What a later step sets anew is passed over, and nodes are looked into once for all keys. The order of keys here is
     # that in which they were put first, which gives new ones their places.
-    effective: dict[bytes, list[tuple[Origin, Operation]]] = {}
+    effective: dict[bytes, list[tuple[WrittenBy, Operation]]] = {}
     for origin, edit in steps:
         for key, operation in edit.put:
             if key in effective and not isinstance(operation, Set):
@@ -78,7 +90,7 @@ def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]],
 # Editing ----------------------------------------------------------------------------------------------------
 
 
-def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load: LoadLarge) -> Rounds[None]:
+def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: WrittenBy, load: LoadLarge) -> Rounds[None]:
     """Change a draft."""
     yield from _look_up(ws, draft, {key for key, _ in edit.put}.union(edit.removed, edit.moved))
     for key in edit.removed:
@@ -106,7 +118,7 @@ def _look_up(ws: Workspace, draft: MapDraft, keys: Iterable[bytes]) -> Rounds[No
 
 
 def _put(
-    ws: Workspace, draft: MapDraft, key: bytes, operation: Operation, origin: Origin, load: LoadLarge
+    ws: Workspace, draft: MapDraft, key: bytes, operation: Operation, origin: WrittenBy, load: LoadLarge
 ) -> Rounds[None]:
     entry = draft.changes.get(key)
     if entry is None:
@@ -126,8 +138,8 @@ def _change(
     ws: Workspace,
     value: Draft | None,
     operation: EditList | EditMap | EditText,
-    before: Origin,
-    origin: Origin,
+    before: WrittenBy,
+    origin: WrittenBy,
     load: LoadLarge,
 ) -> Rounds[Draft]:
     """The value that an edit makes of a drafted one, whose parts stem from `before`."""
@@ -148,17 +160,17 @@ def _change(
     return map_draft
 
 
-def as_list(value: Draft | None, origin: Origin) -> ListDraft | None:
+def as_list(value: Draft | None, origin: WrittenBy) -> ListDraft | None:
     """A value as a draft of a list; None if it is no list."""
     if isinstance(value, ListRoot):
-        return ListDraft(value, [Keep(0, list_tree.size(value))])
+        return ListDraft(value, [KeepRun(0, list_tree.size(value))])
     if isinstance(value, bytes):
         items = as_items(value)
-        return None if items is None else ListDraft(ListRoot(None), [[Item(item, origin) for item in items]])
+        return None if items is None else ListDraft(ListRoot(None), [[ListItem(item, origin) for item in items]])
     return value if isinstance(value, ListDraft) else None
 
 
-def as_dict(value: Draft | None, origin: Origin) -> MapDraft | None:
+def as_dict(value: Draft | None, origin: WrittenBy) -> MapDraft | None:
     """A value as a draft of a dict; None if it is no dict."""
     if isinstance(value, MapRoot):
         return MapDraft(value, value.ranks)
@@ -171,26 +183,26 @@ def as_dict(value: Draft | None, origin: Origin) -> MapDraft | None:
     return value if isinstance(value, MapDraft) else None
 
 
-def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: Origin, load: LoadLarge) -> Rounds[None]:
-    length = sum(piece.length if isinstance(piece, Keep) else len(piece) for piece in draft.pieces)
+def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: WrittenBy, load: LoadLarge) -> Rounds[None]:
+    length = sum(piece.length if isinstance(piece, KeepRun) else len(piece) for piece in draft.pieces)
     pieces: list_tree.Pieces = []
     for part in edit.parts:
-        if isinstance(part, Keep | Change):
-            keep = part if isinstance(part, Keep) else Keep(part.place, 1)
+        if isinstance(part, KeepRun | ChangeItem):
+            keep = part if isinstance(part, KeepRun) else KeepRun(part.place, 1)
             if keep.start + keep.length > length:
                 raise CorruptError(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
             kept = list_tree.slice_pieces(draft.pieces, *keep)
-            if isinstance(part, Change):
-                kept = [[Item((yield from _changed_item(ws, draft, kept[0], part.operation, load)), origin)]]
+            if isinstance(part, ChangeItem):
+                kept = [[ListItem((yield from _changed_item(ws, draft, kept[0], part.operation, load)), origin)]]
             pieces += kept
         else:
-            pieces.append([Item(value, origin) for value in part])
+            pieces.append([ListItem(value, origin) for value in part])
     draft.pieces = pieces
 
 
 def _changed_item(
-    ws: Workspace, draft: ListDraft, piece: Keep | list[Item], operation: Operation, load: LoadLarge
+    ws: Workspace, draft: ListDraft, piece: KeepRun | list[ListItem], operation: Operation, load: LoadLarge
 ) -> Rounds[bytes]:
-    if isinstance(piece, Keep):
+    if isinstance(piece, KeepRun):
         piece = yield from list_tree.slice_items(ws, draft.root, piece.start, piece.start + piece.length)
     return flatten(apply(operation, piece[0].value, load))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from msgspec.json import encode
 
 from holdfast.engine.model.alignment import fields_of
-from holdfast.engine.model.json_diff import NOTHING, Edit, Nothing, Path
+from holdfast.engine.model.json_diff import NOTHING, Absent, Edit, Path
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import EditMap, Operation, Set
 from holdfast.engine.model.packed_state import Packed, as_map
@@ -24,7 +24,7 @@ def operation_at(edit: EditMap, keys: Sequence[bytes]) -> Operation | None:
     return found
 
 
-Said: TypeAlias = "Operation | Packed | Nothing | None"
+Said: TypeAlias = "Operation | Packed | Absent | None"
 """What a step says of a place: how it changes it, or what it puts there; `NOTHING` if it says nothing, and None if
 nothing is there then, or nobody can tell from the step alone."""
 
@@ -33,7 +33,7 @@ def below(said: Said, key: bytes) -> Said:
     """What it says of an entry there."""
     if isinstance(said, EditMap):
         said = None if key in said.removed else dict(said.put).get(key, NOTHING)
-    elif not isinstance(said, Nothing):
+    elif not isinstance(said, Absent):
         entries = opened_map(said) if isinstance(said, bytes) else said
         said = entries.get(key) if isinstance(entries, dict) else None
     return said.value if isinstance(said, Set) else said

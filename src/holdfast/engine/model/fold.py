@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.drafts import Draft, ListDraft, MapDraft, as_dict, as_list, draft
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
-from holdfast.engine.model.nodes import Entry, Item, ListRoot, MapRoot, Origin, Slot
-from holdfast.engine.model.operations import EditMap, Keep, LoadLarge
+from holdfast.engine.model.nodes import ListItem, ListRoot, MapEntry, MapRoot, Slot, WrittenBy
+from holdfast.engine.model.operations import EditMap, KeepRun, LoadLarge
 from holdfast.engine.model.packed_state import Packed, PackedMap
 from holdfast.engine.model.workspace import Rounds, Workspace
 
@@ -20,7 +20,7 @@ _APART = 2048
 """A list or dict of more packed bytes than this gets nodes of its own."""
 
 
-def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapRoot]:
+def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[WrittenBy, EditMap]], load: LoadLarge) -> Rounds[MapRoot]:
     """The state after these steps, in nodes. New nodes and large values are left in the workspace.
 
     `load` is asked for large values that a step changes in part.
@@ -53,7 +53,7 @@ def read_slot(ws: Workspace, slot: Slot) -> Packed:
 
 
 def _finish_map(ws: Workspace, draft: MapDraft) -> Rounds[MapRoot]:
-    changes: dict[bytes, Entry | None] = {}
+    changes: dict[bytes, MapEntry | None] = {}
     for key, entry in draft.changes.items():
         if entry is None:
             changes[key] = None
@@ -61,17 +61,17 @@ def _finish_map(ws: Workspace, draft: MapDraft) -> Rounds[MapRoot]:
             slot = entry.value
             if not isinstance(slot, bytes) or len(slot) > _APART:
                 slot = yield from _finish(ws, slot, entry.origin)
-            changes[key] = Entry(key, entry.rank, slot, entry.origin)
+            changes[key] = MapEntry(key, entry.rank, slot, entry.origin)
     return (yield from map_tree.update(ws, draft.root, changes, draft.ranks))
 
 
-def _finish(ws: Workspace, value: Draft, origin: Origin) -> Rounds[Slot]:
+def _finish(ws: Workspace, value: Draft, origin: WrittenBy) -> Rounds[Slot]:
     if isinstance(value, bytes) and len(value) > _APART and not is_pointer(value):
         # Long enough to be worth its own nodes, if it has parts.
         value = as_list(value, origin) or as_dict(value, origin) or value
     if isinstance(value, ListDraft):
         pieces: list_tree.Pieces = [
-            piece if isinstance(piece, Keep) else [Item(_aside(ws, item.value), item.origin) for item in piece]
+            piece if isinstance(piece, KeepRun) else [ListItem(_aside(ws, item.value), item.origin) for item in piece]
             for piece in value.pieces
         ]
         return (yield from list_tree.assemble(ws, value.root, pieces))

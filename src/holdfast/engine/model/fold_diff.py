@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.diff import MAX_EDITS, NOTHING, ListParts, diff, diff_lists, joined, moved
-from holdfast.engine.model.nodes import Child, ListRoot, MapRoot, Slot, digest_items
-from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.nodes import ChildRef, ListRoot, MapRoot, Slot, digest_items
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 from holdfast.engine.model.workspace import Rounds, Workspace
 
@@ -55,20 +55,20 @@ def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes], depth: int) -> R
     edit = diff_lists(old, new[start : len(new) - end], depth)
     if not isinstance(edit, EditList):
         return NOTHING
-    parts: ListParts = [Keep(0, start)] if start else []
+    parts: ListParts = [KeepRun(0, start)] if start else []
     parts += (_shifted(part, start) for part in edit.parts)
     if end:
-        parts.append(Keep(list_tree.size(root) - end, end))
+        parts.append(KeepRun(list_tree.size(root) - end, end))
     return EditList(joined(parts))
 
 
-def _shifted(part: Keep | Change | tuple[bytes, ...], by: int) -> Keep | Change | tuple[bytes, ...]:
-    if isinstance(part, Keep):
-        return Keep(part.start + by, part.length)
-    return Change(part.place + by, part.operation) if isinstance(part, Change) else part
+def _shifted(part: KeepRun | ChangeItem | tuple[bytes, ...], by: int) -> KeepRun | ChangeItem | tuple[bytes, ...]:
+    if isinstance(part, KeepRun):
+        return KeepRun(part.start + by, part.length)
+    return ChangeItem(part.place + by, part.operation) if isinstance(part, ChangeItem) else part
 
 
-def matching(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
+def matching(segments: list[ChildRef], new: list[bytes]) -> tuple[int, int]:
     """How many segments from the start on hold just the new items, and how many items those are."""
     start = 0
     for i, segment in enumerate(segments):
@@ -79,7 +79,7 @@ def matching(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
     return len(segments), start
 
 
-def matching_back(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
+def matching_back(segments: list[ChildRef], new: list[bytes]) -> tuple[int, int]:
     """The same, from the end backwards."""
     end = len(new)
     for i, segment in enumerate(reversed(segments)):

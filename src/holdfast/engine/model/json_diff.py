@@ -16,7 +16,7 @@ from holdfast.codec import Codec, msgpack
 from holdfast.codec.json_codec import from_json, is_mark, to_json
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.alignment import gaps, pairs
-from holdfast.engine.model.large_pointers import Pointer, is_pointer, parse_pointer
+from holdfast.engine.model.large_pointers import LargePointer, is_pointer, parse_pointer
 from holdfast.engine.model.packed_state import Packed, unpack_name
 from holdfast.engine.model.tree_diff import Delta, ListDelta, MapDelta
 
@@ -26,18 +26,18 @@ Path: TypeAlias = tuple[Any, ...]
 Kind: TypeAlias = Literal["add", "remove", "change", "move"]
 
 
-class Nothing:
+class Absent:
     """Stands where a side has no value."""
 
     def __repr__(self) -> str:
         return "NOTHING"
 
 
-NOTHING = Nothing()
+NOTHING = Absent()
 
 
 @dataclass(frozen=True, slots=True)
-class Large:
+class UnloadedValue:
     """A large value that was not fetched: how many bytes it has, and their SHA-256."""
 
     bytes: int
@@ -93,7 +93,7 @@ def tree_of(packed: Packed, large: Mapping[bytes, bytes]) -> Any:
         if value is not None:
             return to_json(value)
         pointer = parse_pointer(packed)
-        return Large(pointer.size, pointer.digest.hex())
+        return UnloadedValue(pointer.size, pointer.digest.hex())
     if isinstance(packed, list):
         return [tree_of(item, large) for item in packed]
     if all(map(msgpack.is_str, packed)):
@@ -113,7 +113,7 @@ def decoded(codec: Codec, tree: Any) -> Any:
 
 def plain_of(tree: Any) -> Any:
     """A JSON form without type marks, for people."""
-    if isinstance(tree, Large):
+    if isinstance(tree, UnloadedValue):
         return f"<{tree.bytes} bytes, sha256 {tree.sha256[:16]}>"
     if has_large(tree):
         return [*map(plain_of, tree)] if type(tree) is list else {name: plain_of(part) for name, part in tree.items()}
@@ -127,8 +127,8 @@ def has_large(tree: Any) -> bool:
 
 def pointers_in(tree: Any) -> Iterator[bytes]:
     """The pointers to large values in a JSON form that were not fetched."""
-    if isinstance(tree, Large):
-        yield Pointer(tree.bytes, bytes.fromhex(tree.sha256)).encode()
+    if isinstance(tree, UnloadedValue):
+        yield LargePointer(tree.bytes, bytes.fromhex(tree.sha256)).encode()
     elif type(tree) is dict or type(tree) is list:
         for part in tree.values() if type(tree) is dict else tree:
             yield from pointers_in(part)

@@ -23,7 +23,7 @@ PIECE = 1 << 20
 _POINTER = struct.Struct(">2sQ32s")
 
 
-class Pointer(NamedTuple):
+class LargePointer(NamedTuple):
     """What stands for a large value."""
 
     size: int
@@ -44,12 +44,12 @@ def is_pointer(packed: bytes) -> bool:
     return packed.startswith(POINTER)
 
 
-def pointer_to(packed: bytes) -> Pointer:
+def pointer_to(packed: bytes) -> LargePointer:
     """The pointer that would stand for this packed value."""
-    return Pointer(len(packed), hashlib.sha256(packed).digest())
+    return LargePointer(len(packed), hashlib.sha256(packed).digest())
 
 
-def parse_pointer(data: bytes) -> Pointer:
+def parse_pointer(data: bytes) -> LargePointer:
     """A pointer from its bytes."""
     try:
         mark, size, digest = _POINTER.unpack(data)
@@ -57,7 +57,7 @@ def parse_pointer(data: bytes) -> Pointer:
         raise CorruptError(f"{len(data)} bytes are not a pointer") from None
     if mark != POINTER:
         raise CorruptError("bytes that should be a pointer are something else")
-    return Pointer(size, digest)
+    return LargePointer(size, digest)
 
 
 def split(packed: bytes) -> list[bytes]:
@@ -65,7 +65,7 @@ def split(packed: bytes) -> list[bytes]:
     return [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
 
 
-def join(pointer: Pointer, pieces: list[bytes]) -> bytes:
+def join(pointer: LargePointer, pieces: list[bytes]) -> bytes:
     """A large value from its pieces, which must be just those it was cut into."""
     packed = b"".join(pieces)
     if len(packed) != pointer.size or hashlib.sha256(packed).digest() != pointer.digest:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.codec import msgpack
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
-from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 
 
 def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
@@ -27,7 +27,7 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
             yield from filter(is_pointer, (operation.value,))
         elif isinstance(operation, EditList):
             for part in operation.parts:
-                if not isinstance(part, Keep | Change):
+                if not isinstance(part, KeepRun | ChangeItem):
                     yield from filter(is_pointer, part)
 
 
@@ -45,10 +45,12 @@ def _map(edit: EditMap, objects: dict[bytes, bytes]) -> EditMap:
     return EditMap(edit.removed, tuple((key, _operation(change, objects)) for key, change in edit.put), edit.moved)
 
 
-def _part(part: Keep | Change | tuple[bytes, ...], objects: dict[bytes, bytes]) -> Keep | Change | tuple[bytes, ...]:
-    if isinstance(part, Keep):
+def _part(
+    part: KeepRun | ChangeItem | tuple[bytes, ...], objects: dict[bytes, bytes]
+) -> KeepRun | ChangeItem | tuple[bytes, ...]:
+    if isinstance(part, KeepRun):
         return part
-    if isinstance(part, Change):
+    if isinstance(part, ChangeItem):
         # A changed item is a value of its own again, and its parts are not pointed to.
         return part
     return tuple(_value(item, objects) for item in part)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, Child, Item, ListRoot, Segment, digest_items
-from holdfast.engine.model.operations import Keep
+from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, ChildRef, ListItem, ListRoot, SegmentNode, digest_items
+from holdfast.engine.model.operations import KeepRun
 from holdfast.engine.model.workspace import Rounds, Workspace, chunks
 from holdfast.errors import CorruptError
 
-Pieces: TypeAlias = "list[Keep | list[Item]]"
+Pieces: TypeAlias = "list[KeepRun | list[ListItem]]"
 """A list put together from runs of an old one and new items."""
 
-_Row: TypeAlias = "list[Child | list[Item]]"
+_Row: TypeAlias = "list[ChildRef | list[ListItem]]"
 
 
 def size(root: ListRoot) -> int:
@@ -21,7 +21,7 @@ def size(root: ListRoot) -> int:
     return 0 if root.child is None else root.child.size
 
 
-def items(ws: Workspace, root: ListRoot) -> list[Item]:
+def items(ws: Workspace, root: ListRoot) -> list[ListItem]:
     """All items of a list whose nodes are at hand."""
     return [item for child in ws.bottom(root.child) for item in ws.segment(child).items]
 
@@ -31,13 +31,13 @@ def values(ws: Workspace, root: ListRoot) -> list[bytes]:
     return [value for child in ws.bottom(root.child) for value in ws.segment(child).values]
 
 
-def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[Item]]:
+def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[ListItem]]:
     """Some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
         raise CorruptError(f"items {start} to {end} are wanted of a list that has {size(root)}")
-    found: list[Item] = []
+    found: list[ListItem] = []
     for part in (yield from _cut(ws, root.child, start, end)):
-        if isinstance(part, Child):
+        if isinstance(part, ChildRef):
             yield from ws.load_all([part])
             part = items(ws, ListRoot(part))
         found += part
@@ -48,10 +48,10 @@ def slice_pieces(pieces: Pieces, start: int, length: int) -> Pieces:
     """The pieces of a part of a list that is itself in pieces."""
     found: Pieces = []
     for piece in pieces:
-        count = piece.length if isinstance(piece, Keep) else len(piece)
+        count = piece.length if isinstance(piece, KeepRun) else len(piece)
         low, high = max(start, 0), min(start + length, count)
         if low < high:
-            found.append(Keep(piece.start + low, high - low) if isinstance(piece, Keep) else piece[low:high])
+            found.append(KeepRun(piece.start + low, high - low) if isinstance(piece, KeepRun) else piece[low:high])
         start -= count
     return found
 
@@ -60,19 +60,19 @@ def assemble(ws: Workspace, root: ListRoot, pieces: Pieces) -> Rounds[ListRoot]:
     """The list that these pieces of an old one make up. Nodes in the middle of kept runs are used as they are."""
     row: _Row = []
     for piece in pieces:
-        if isinstance(piece, Keep):
+        if isinstance(piece, KeepRun):
             row += yield from _cut(ws, root.child, piece.start, piece.start + piece.length)
         elif piece:
             row.append(piece)
     row = yield from _absorb(ws, row)
-    children: list[Child] = []
+    children: list[ChildRef] = []
     for i, part in enumerate(row):
-        children += [part] if isinstance(part, Child) else _segments(ws, part, last=i == len(row) - 1)
+        children += [part] if isinstance(part, ChildRef) else _segments(ws, part, last=i == len(row) - 1)
     opened = yield from _open_seams(ws, children)
     return ListRoot(ws.index(opened))
 
 
-def _cut(ws: Workspace, child: Child | None, start: int, end: int) -> Rounds[_Row]:
+def _cut(ws: Workspace, child: ChildRef | None, start: int, end: int) -> Rounds[_Row]:
     """What lies between two places below a node: whole nodes where possible, and loose items at the edges."""
     if child is None or start >= end:
         return []
@@ -98,14 +98,14 @@ def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
         if isinstance(part, list) and isinstance(before, list):
             before += part
             continue
-        if isinstance(part, list) and isinstance(before, Child):
+        if isinstance(part, list) and isinstance(before, ChildRef):
             *rest, last = yield from _open_right(ws, before)
             if last.size + len(part) <= FANOUT:
                 yield from ws.fetch([last.id])
                 done[-1:] = [*rest, [*ws.segment(last).items, *part]]
                 continue
         elif (
-            isinstance(part, Child)
+            isinstance(part, ChildRef)
             and isinstance(before, list)
             and not part.height
             and part.size + len(before) <= FANOUT
@@ -117,7 +117,7 @@ def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
     return done
 
 
-def _open_right(ws: Workspace, child: Child, height: int = 0) -> Rounds[list[Child]]:
+def _open_right(ws: Workspace, child: ChildRef, height: int = 0) -> Rounds[list[ChildRef]]:
     """The node as a row that ends in one of the given height."""
     row = [child]
     while row[-1].height > height:
@@ -126,7 +126,7 @@ def _open_right(ws: Workspace, child: Child, height: int = 0) -> Rounds[list[Chi
     return row
 
 
-def _open_left(ws: Workspace, child: Child, height: int) -> Rounds[list[Child]]:
+def _open_left(ws: Workspace, child: ChildRef, height: int) -> Rounds[list[ChildRef]]:
     """The node as a row that starts with one of the given height."""
     row = [child]
     while row[0].height > height:
@@ -135,9 +135,9 @@ def _open_left(ws: Workspace, child: Child, height: int) -> Rounds[list[Child]]:
     return row
 
 
-def _open_seams(ws: Workspace, children: Sequence[Child]) -> Rounds[list[Child]]:
+def _open_seams(ws: Workspace, children: Sequence[ChildRef]) -> Rounds[list[ChildRef]]:
     """The same row, opened where a high node meets a low one, so that both end up under one index."""
-    row: list[Child] = []
+    row: list[ChildRef] = []
     for child in children:
         if row and row[-1].height > child.height:
             row[-1:] = yield from _open_right(ws, row[-1], child.height)
@@ -148,19 +148,19 @@ def _open_seams(ws: Workspace, children: Sequence[Child]) -> Rounds[list[Child]]
     return row
 
 
-def _segments(ws: Workspace, loose: list[Item], *, last: bool) -> list[Child]:
+def _segments(ws: Workspace, loose: list[ListItem], *, last: bool) -> list[ChildRef]:
     """Loose items in segments. At the end of the list they are filled: that is where it grows."""
     children = []
     for group in _by_bytes(loose):
         for part in chunks(group, FANOUT, filled=last):
             digest = digest_items([item.value for item in part])
-            children.append(Child(ws.add(Segment.of(part)), 0, len(part), digest))
+            children.append(ChildRef(ws.add(SegmentNode.of(part)), 0, len(part), digest))
     return children
 
 
-def _by_bytes(loose: list[Item]) -> list[list[Item]]:
+def _by_bytes(loose: list[ListItem]) -> list[list[ListItem]]:
     """Items in groups none of which, unless it is a single one, has more bytes than a node should."""
-    groups: list[list[Item]] = [[]]
+    groups: list[list[ListItem]] = [[]]
     weight = 0
     for item in loose:
         weight += len(item.value)

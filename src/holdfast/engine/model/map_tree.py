@@ -5,24 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, Child, Entry, Leaf, MapRoot, sort_key
+from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, ChildRef, LeafNode, MapEntry, MapRoot, sort_key
 from holdfast.engine.model.workspace import Rounds, Workspace, chunks
 
 
-def entries(ws: Workspace, root: MapRoot) -> list[Entry]:
+def entries(ws: Workspace, root: MapRoot) -> list[MapEntry]:
     """All entries of a dict whose nodes are at hand, in the dict's order."""
     found = [entry for child in ws.bottom(root.child) for entry in ws.leaf(child).entries]
     return sorted(found, key=lambda entry: entry.rank)
 
 
-def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[bytes, Entry]]:
+def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[bytes, MapEntry]]:
     """The entries under these keys. Loads only the nodes on the way to them."""
     wanted = {key: sort_key(key) for key in keys}
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, MapEntry] = {}
     level = [] if root.child is None else [(root.child, list(wanted))]
     while level:
         yield from ws.fetch(child.id for child, _ in level)
-        below: list[tuple[Child, list[bytes]]] = []
+        below: list[tuple[ChildRef, list[bytes]]] = []
         for child, here in level:
             if child.height:
                 below += _route(ws.children(child), {key: wanted[key] for key in here})
@@ -32,7 +32,7 @@ def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[b
     return found
 
 
-def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, Entry | None], ranks: int) -> Rounds[MapRoot]:
+def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None], ranks: int) -> Rounds[MapRoot]:
     """The dict with entries put in or, where None, taken out. Their keys were looked up: what changes is at hand."""
     if not changes:
         return MapRoot(root.child, ranks)
@@ -47,7 +47,7 @@ def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, Entry | None], 
     return MapRoot(top, ranks)
 
 
-def _update(ws: Workspace, child: Child, changes: Mapping[bytes, Entry | None]) -> list[Child]:
+def _update(ws: Workspace, child: ChildRef, changes: Mapping[bytes, MapEntry | None]) -> list[ChildRef]:
     """The nodes, of the same height, that take the place of this one."""
     if not child.height:
         here = {entry.key: entry for entry in ws.leaf(child).entries}
@@ -59,14 +59,14 @@ def _update(ws: Workspace, child: Child, changes: Mapping[bytes, Entry | None]) 
         return _leaves(ws, here.values())
     children = ws.children(child)
     routed = {below.id: keys for below, keys in _route(children, {key: sort_key(key) for key in changes})}
-    row: list[Child] = []
+    row: list[ChildRef] = []
     for below in children:
         keys = routed.get(below.id)
         row += [below] if keys is None else _update(ws, below, {key: changes[key] for key in keys})
     return ws.raised(row)
 
 
-def _route(children: tuple[Child, ...], keys: Mapping[bytes, bytes]) -> list[tuple[Child, list[bytes]]]:
+def _route(children: tuple[ChildRef, ...], keys: Mapping[bytes, bytes]) -> list[tuple[ChildRef, list[bytes]]]:
     """Which of the nodes each key belongs to; a key after all of them belongs to the last."""
     lasts = [child.last for child in children]
     routed: dict[int, list[bytes]] = {}
@@ -75,11 +75,14 @@ def _route(children: tuple[Child, ...], keys: Mapping[bytes, bytes]) -> list[tup
     return [(children[i], here) for i, here in sorted(routed.items())]
 
 
-def _leaves(ws: Workspace, unordered: Iterable[Entry]) -> list[Child]:
+def _leaves(ws: Workspace, unordered: Iterable[MapEntry]) -> list[ChildRef]:
     rows = sorted(unordered, key=lambda entry: sort_key(entry.key))
     if not rows:
         return []
     weight = sum(len(entry.key) + (len(entry.slot) if isinstance(entry.slot, bytes) else 64) for entry in rows)
     # About the same number of entries each, and few enough that a leaf is not too heavy.
     limit = min(FANOUT, max(1, len(rows) * NODE_BYTES // max(weight, 1)))
-    return [Child(ws.add(Leaf(tuple(part))), 0, len(part), b"", sort_key(part[-1].key)) for part in chunks(rows, limit)]
+    return [
+        ChildRef(ws.add(LeafNode(tuple(part))), 0, len(part), b"", sort_key(part[-1].key))
+        for part in chunks(rows, limit)
+    ]

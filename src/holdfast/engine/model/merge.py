@@ -23,7 +23,7 @@ Path: TypeAlias = tuple[bytes | int | slice, ...]
 side in them."""
 
 
-class Clash(NamedTuple):
+class PackedConflict(NamedTuple):
     """Both sides changed the same thing differently. None: the side has nothing there.
 
     Where the path ends in a stretch of a list, the three are the items that are there, of which there may be none.
@@ -35,45 +35,47 @@ class Clash(NamedTuple):
     theirs: Packed | None
 
 
-class Resolution(NamedTuple):
+class PackedResolution(NamedTuple):
     """How a clash is settled: with this value, or, if None, with nothing there."""
 
     value: Packed | None
 
 
-class Merged(NamedTuple):
+class MergedState(NamedTuple):
     """A merged state, and the clashes that no resolver settled, in which it holds our side."""
 
     state: PackedMap
-    clashes: tuple[Clash, ...]
+    clashes: tuple[PackedConflict, ...]
 
 
-Resolver: TypeAlias = Callable[[Clash], Resolution | None]
+Resolver: TypeAlias = Callable[[PackedConflict], PackedResolution | None]
 """Settles a clash, or returns None to leave it."""
 
 
-def ours(clash: Clash) -> Resolution:
+def ours(clash: PackedConflict) -> PackedResolution:
     """Settle every clash with our side."""
-    return Resolution(clash.ours)
+    return PackedResolution(clash.ours)
 
 
-def theirs(clash: Clash) -> Resolution:
+def theirs(clash: PackedConflict) -> PackedResolution:
     """Settle every clash with their side."""
-    return Resolution(clash.theirs)
+    return PackedResolution(clash.theirs)
 
 
-def union(clash: Clash) -> Resolution | None:
+def union(clash: PackedConflict) -> PackedResolution | None:
     """Settle clashes in lists with the items of both sides, ours first, and take what only one side has where it is
     not known whether the other one removed it; leave all others."""
     if clash.base is None and (clash.ours is None or clash.theirs is None):
-        return Resolution(clash.theirs if clash.ours is None else clash.ours)
+        return PackedResolution(clash.theirs if clash.ours is None else clash.ours)
     if not isinstance(clash.ours, list) or not isinstance(clash.theirs, list):
         return None
     known = {*clash.ours, *(clash.base if isinstance(clash.base, list) else ())}
-    return Resolution([*clash.ours, *(item for item in clash.theirs if item not in known)])
+    return PackedResolution([*clash.ours, *(item for item in clash.theirs if item not in known)])
 
 
-def merge(base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None) -> Merged:
+def merge(
+    base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None
+) -> MergedState:
     """The state that has the changes of both sides since the base.
 
     If that is None it is not known. Then nobody can tell what one side added from what the other one removed, and all
@@ -82,7 +84,7 @@ def merge(base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: 
     merging = _Merging(resolver, exact=base is not None)
     merged = merging.value((), base, ours, theirs)
     state = None if merged is None else as_map(merged)
-    return Merged({} if state is None else state, tuple(merging.clashes))
+    return MergedState({} if state is None else state, tuple(merging.clashes))
 
 
 class _Merging:
@@ -91,7 +93,7 @@ class _Merging:
     def __init__(self, resolver: Resolver, *, exact: bool) -> None:
         self._resolver = resolver
         self._exact = exact
-        self.clashes: list[Clash] = []
+        self.clashes: list[PackedConflict] = []
 
     def value(self, path: Path, base: Packed | None, ours: Packed | None, theirs: Packed | None) -> Packed | None:
         if _same(ours, theirs):
@@ -114,9 +116,9 @@ class _Merging:
             lines = _merge_lines(base, ours, theirs)
             if lines is not None:
                 return lines
-        return self._clash(Clash(path, base, ours, theirs))
+        return self._clash(PackedConflict(path, base, ours, theirs))
 
-    def _clash(self, clash: Clash) -> Packed | None:
+    def _clash(self, clash: PackedConflict) -> Packed | None:
         resolution = self._resolver(clash)
         if resolution is None:
             self.clashes.append(clash)
@@ -153,7 +155,7 @@ class _Merging:
         if items is not None and not inside:
             return items
         del self.clashes[known:]
-        clash = Clash((*path, slice(start, start + len(ours))), base, ours, theirs)
+        clash = PackedConflict((*path, slice(start, start + len(ours))), base, ours, theirs)
         resolution = self._resolver(clash)
         if resolution is None:
             self.clashes += inside or [clash]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 
-class Nothing:
+class MissingType:
     """Has a name, and is false."""
 
     def __init__(self, text: str) -> None:
@@ -18,5 +18,5 @@ class Nothing:
         return False
 
 
-MISSING: Final = Nothing("MISSING")
+MISSING: Final = MissingType("MISSING")
 """Stands for no value: one side has nothing there, or nothing is to be there."""

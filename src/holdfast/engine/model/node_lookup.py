@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import MsgspecError, Raw
 from msgspec.msgpack import Decoder, decode
 
-from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Origin, Slot, parse_slot, sort_key
+from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Slot, WrittenBy, parse_slot, sort_key
 from holdfast.engine.model.workspace import MissingNode, Rounds
 from holdfast.errors import CorruptError
 
@@ -21,19 +21,19 @@ _decode_leaf = Decoder(tuple[int, list[bytes], list[int], list[Raw], list[int]])
 _decode_index = Decoder(tuple[int, list[tuple[bytes, int, int, bytes, bytes]]]).decode
 
 
-class Found(NamedTuple):
+class StoredEntry(NamedTuple):
     """An entry as it is stored: its key, its value, and the step that wrote it."""
 
     key: bytes
     slot: Slot
-    origin: Origin
+    origin: WrittenBy
 
 
 Children: TypeAlias = list[tuple[bytes, int, int, bytes, bytes]]
-"""What an index holds, as it is stored: the fields of each `Child`."""
+"""What an index holds, as it is stored: the fields of each `ChildRef`."""
 
 
-def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> Rounds[Found | None]:
+def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> Rounds[StoredEntry | None]:
     """The entry under a key; None if there is none. `known` are indexes that were decoded before."""
     if root.child is None:
         return None
@@ -54,9 +54,9 @@ def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> R
     return _found(keys, slots, origins, at)
 
 
-def entries(root: MapRoot, start: bytes, enough: Callable[[list[Found]], bool]) -> Rounds[list[Found]]:
+def entries(root: MapRoot, start: bytes, enough: Callable[[list[StoredEntry]], bool]) -> Rounds[list[StoredEntry]]:
     """The entries from a place on, in order of their keys, until there are enough, or no more."""
-    found: list[Found] = []
+    found: list[StoredEntry] = []
     # What is yet to be looked at, the first last: ids of nodes and their heights.
     ahead = [] if root.child is None else [(root.child.id, root.child.height)]
     while ahead and not enough(found):
@@ -118,9 +118,9 @@ def _wrong(data: bytes | None, id: bytes) -> CorruptError:
     )
 
 
-def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> Found:
+def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> StoredEntry:
     try:
         parts: Any = decode(slots[at])
-        return Found(keys[at], parse_slot(parts), Origin(origins[2 * at], origins[2 * at + 1]))
+        return StoredEntry(keys[at], parse_slot(parts), WrittenBy(origins[2 * at], origins[2 * at + 1]))
     except (MsgspecError, LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"not the stored form of a node: {error}") from None

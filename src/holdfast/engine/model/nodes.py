@@ -32,14 +32,14 @@ NODE_BYTES = 128 << 10
 _ID_SIZE = 20
 
 
-class Origin(NamedTuple):
+class WrittenBy(NamedTuple):
     """The step that wrote a value."""
 
     branch: int
     seq: int
 
 
-class Child(NamedTuple):
+class ChildRef(NamedTuple):
     """A node as its parent knows it.
 
     `size` counts the items or entries below it, `height` the levels (a segment or leaf has 0). `digest`, of a segment,
@@ -54,23 +54,23 @@ class Child(NamedTuple):
     last: bytes = b""
 
 
-class Item(NamedTuple):
+class ListItem(NamedTuple):
     """An item of a list and the step that wrote it."""
 
     value: bytes
-    origin: Origin
+    origin: WrittenBy
 
 
 class ListRoot(NamedTuple):
     """A list in folded form. An empty one has no node."""
 
-    child: Child | None
+    child: ChildRef | None
 
 
 class MapRoot(NamedTuple):
     """A dict in folded form. `ranks` is how many places in the order were ever given out."""
 
-    child: Child | None
+    child: ChildRef | None
     ranks: int
 
 
@@ -78,16 +78,16 @@ Slot: TypeAlias = bytes | ListRoot | MapRoot
 """What an entry of a dict holds: a packed value, or a list or dict in nodes of its own."""
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     """An entry of a dict: packed key, place in the dict's order, value, and the step that wrote it."""
 
     key: bytes
     rank: int
     slot: Slot
-    origin: Origin
+    origin: WrittenBy
 
 
-class Segment(NamedTuple):
+class SegmentNode(NamedTuple):
     """Items of a list: their values, and the branches and numbers of the steps that wrote them in turns.
 
     In columns, since most who read them want the values alone.
@@ -97,30 +97,30 @@ class Segment(NamedTuple):
     numbers: list[int]
 
     @classmethod
-    def of(cls, items: Sequence[Item]) -> Segment:
+    def of(cls, items: Sequence[ListItem]) -> SegmentNode:
         """The segment that holds these items."""
         return cls([item.value for item in items], _origins(items))
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[ListItem]:
         """Each value with its origin."""
-        origins = map(Origin, self.numbers[::2], self.numbers[1::2])
-        return list(map(Item, self.values, origins))
+        origins = map(WrittenBy, self.numbers[::2], self.numbers[1::2])
+        return list(map(ListItem, self.values, origins))
 
 
-class Leaf(NamedTuple):
+class LeafNode(NamedTuple):
     """Entries of a dict, by `sort_key`."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[MapEntry, ...]
 
 
-class Index(NamedTuple):
+class IndexNode(NamedTuple):
     """Nodes of one height below."""
 
-    children: tuple[Child, ...]
+    children: tuple[ChildRef, ...]
 
 
-Node: TypeAlias = Segment | Leaf | Index
+Node: TypeAlias = SegmentNode | LeafNode | IndexNode
 
 
 def sort_key(key: bytes) -> bytes:
@@ -158,9 +158,9 @@ _decode_index = Decoder(tuple[int, list[_Child]]).decode
 
 def encode_node(node: Node) -> tuple[NodeId, bytes]:
     """A node's id and its stored form."""
-    if isinstance(node, Segment):
+    if isinstance(node, SegmentNode):
         columns: list[Any] = [_SEGMENT, *node]
-    elif isinstance(node, Leaf):
+    elif isinstance(node, LeafNode):
         slots = [_slot(entry.slot) for entry in node.entries]
         ranks = [entry.rank for entry in node.entries]
         columns = [_LEAF, [entry.key for entry in node.entries], ranks, slots, _origins(node.entries)]
@@ -181,15 +181,15 @@ def decode_node(id: NodeId, data: bytes) -> Node:
             _, values, numbers = _decode_segment(data)
             if len(numbers) != 2 * len(values):
                 raise ValueError("not every item has an origin")
-            return Segment(values, numbers)
+            return SegmentNode(values, numbers)
         if data.startswith(LEAF_MARK):
             _, keys, ranks, slots, numbers = _decode_leaf(data)
             if not 2 * len(keys) == 2 * len(ranks) == 2 * len(slots) == len(numbers):
                 raise ValueError("not every entry has all of its parts")
-            origins = map(Origin, numbers[::2], numbers[1::2])
-            return Leaf(tuple(map(Entry, keys, ranks, map(parse_slot, slots), origins)))
+            origins = map(WrittenBy, numbers[::2], numbers[1::2])
+            return LeafNode(tuple(map(MapEntry, keys, ranks, map(parse_slot, slots), origins)))
         if data.startswith(INDEX_MARK):
-            return Index(tuple(Child(*child) for child in _decode_index(data)[1]))
+            return IndexNode(tuple(ChildRef(*child) for child in _decode_index(data)[1]))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"not the stored form of a node: {error}", where=id.hex()) from None
     raise CorruptError("a node of unknown kind", where=id.hex())
@@ -233,11 +233,11 @@ def parse_slot(parts: Any) -> Slot:
     raise ValueError(f"slot {kind!r}")
 
 
-def _child(id: Any, height: Any, size: Any, digest: Any, last: Any) -> Child:
-    return Child(_bytes(id), _number(height), _number(size), _bytes(digest), _bytes(last))
+def _child(id: Any, height: Any, size: Any, digest: Any, last: Any) -> ChildRef:
+    return ChildRef(_bytes(id), _number(height), _number(size), _bytes(digest), _bytes(last))
 
 
-def _origins(rows: Sequence[Item] | Sequence[Entry]) -> list[int]:
+def _origins(rows: Sequence[ListItem] | Sequence[MapEntry]) -> list[int]:
     return [number for row in rows for number in row.origin]
 
 

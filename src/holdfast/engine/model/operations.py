@@ -24,14 +24,14 @@ LoadLarge: TypeAlias = Callable[[bytes], bytes]
 """Gives the packed value that a pointer stands for."""
 
 
-class Keep(NamedTuple):
+class KeepRun(NamedTuple):
     """`length` items (or bytes) of the old value, from `start` on."""
 
     start: int
     length: int
 
 
-class Change(NamedTuple):
+class ChangeItem(NamedTuple):
     """One item of the old list, itself changed."""
 
     place: int
@@ -49,7 +49,7 @@ class Set:
 class EditList:
     """Put a list together from kept runs, new items and changed ones: appends, inserts, removals, moves."""
 
-    parts: tuple[Keep | Change | tuple[bytes, ...], ...]
+    parts: tuple[KeepRun | ChangeItem | tuple[bytes, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class EditMap:
 class EditText:
     """Put a string's UTF-8 bytes, or bytes, together from kept runs and new ones."""
 
-    parts: tuple[Keep | bytes, ...]
+    parts: tuple[KeepRun | bytes, ...]
 
 
 Operation: TypeAlias = Set | EditList | EditMap | EditText
@@ -106,13 +106,13 @@ def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
 def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
     if old is None:
         raise CorruptError("an operation changes items of a list where there is none")
-    _check_total(sum(part.length for part in edit.parts if isinstance(part, Keep)))
+    _check_total(sum(part.length for part in edit.parts if isinstance(part, KeepRun)))
     new: list[bytes] = []
     for part in edit.parts:
-        if isinstance(part, Keep):
+        if isinstance(part, KeepRun):
             new += old[slice(*_bounds(part, len(old)))]
-        elif isinstance(part, Change):
-            start, _ = _bounds(Keep(part.place, 1), len(old))
+        elif isinstance(part, ChangeItem):
+            start, _ = _bounds(KeepRun(part.place, 1), len(old))
             new.append(flatten(apply(part.operation, old[start], load)))
         else:
             new += part
@@ -145,7 +145,7 @@ def _check_total(total: int) -> None:
         raise TooLargeError(f"an operation makes {total} bytes or items, over the limit of {MAX_TOTAL}")
 
 
-def _bounds(keep: Keep, size: int) -> tuple[int, int]:
+def _bounds(keep: KeepRun, size: int) -> tuple[int, int]:
     start, length = keep
     if start + length > size:
         raise CorruptError(f"an operation keeps {length} from {start} on of only {size}")
@@ -183,10 +183,10 @@ def _to_parts(operation: Operation) -> list[Any]:
     return [_TEXT, [part if isinstance(part, bytes) else list(part) for part in operation.parts]]
 
 
-def _list_part(part: Keep | Change | tuple[bytes, ...]) -> list[Any]:
-    if isinstance(part, Keep):
+def _list_part(part: KeepRun | ChangeItem | tuple[bytes, ...]) -> list[Any]:
+    if isinstance(part, KeepRun):
         return [_KEEP, *part]
-    if isinstance(part, Change):
+    if isinstance(part, ChangeItem):
         return [_CHANGE, part.place, _to_parts(part.operation)]
     return [_NEW, *part]
 
@@ -209,21 +209,21 @@ def _from_parts(parts: Any) -> Operation:
     raise ValueError(f"kind {kind!r}")
 
 
-def _parse_list_part(part: Any) -> Keep | Change | tuple[bytes, ...]:
+def _parse_list_part(part: Any) -> KeepRun | ChangeItem | tuple[bytes, ...]:
     kind, *rest = part
     if kind == _KEEP:
         return _keep(rest)
     if kind == _CHANGE:
         place, operation = rest
-        return Change(_count(place), _from_parts(operation))
+        return ChangeItem(_count(place), _from_parts(operation))
     if kind == _NEW:
         return _all_bytes(rest)
     raise ValueError(f"part {kind!r}")
 
 
-def _keep(parts: Any) -> Keep:
+def _keep(parts: Any) -> KeepRun:
     start, length = parts
-    return Keep(_count(start), _count(length))
+    return KeepRun(_count(start), _count(length))
 
 
 def _count(value: Any) -> int:

@@ -27,7 +27,7 @@ LONG_TEXT = 4096
 """A string of more characters than this is worth remembering with its packed form."""
 
 
-class Memory(Protocol):
+class StatePacker(Protocol):
     """Packs values of a state, by their packed names, and may know better ways than to do it all again."""
 
     def pack_list(self, key: bytes, values: list[Any]) -> list[bytes]:
@@ -50,7 +50,7 @@ _NUMBERS = frozenset({int, float, bool, NoneType})
 _SCALARS = _NUMBERS | {str, bytes}
 
 
-def pack_state(codec: Codec, state: Mapping[str, Any], memory: Memory | None = None) -> PackedMap:
+def pack_state(codec: Codec, state: Mapping[str, Any], memory: StatePacker | None = None) -> PackedMap:
     """A state, packed. Errors name the path from the top of it."""
     for name in state:
         if type(name) is not str:
@@ -120,7 +120,7 @@ def pack_name(name: str) -> bytes:
     return msgpack.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
 
 
-def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: Memory | None = None) -> PackedMap:
+def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: StatePacker | None = None) -> PackedMap:
     """Large containers are taken apart; everything else is packed in one batch."""
     packed: PackedMap = {}
     whole: dict[bytes, Any] = {}

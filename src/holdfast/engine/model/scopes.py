@@ -40,7 +40,7 @@ def _any_of(characters: str) -> re.Pattern[str]:
     return re.compile(f"[{characters}]")
 
 
-class Part(NamedTuple):
+class ScopePart(NamedTuple):
     """A kind and a name: `agent:researcher`."""
 
     kind: str
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 class Scope(NamedTuple):
     """Where state lives. `str(scope)` and `Scope.parse` are each other's inverse."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ScopePart, ...] = ()
 
     @classmethod
     def of(cls, **parts: str | None) -> Self:
@@ -116,7 +116,7 @@ class Scope(NamedTuple):
         return other.parts[: len(self.parts)] == self.parts
 
 
-def _made_of(given: Mapping[str, str | None], before: tuple[Part, ...] = ()) -> tuple[Part, ...]:
+def _made_of(given: Mapping[str, str | None], before: tuple[ScopePart, ...] = ()) -> tuple[ScopePart, ...]:
     """Parts in their order, with some that are there already."""
     named = []
     for kind, name in given.items():
@@ -133,12 +133,12 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(4096)
-def _text(parts: tuple[Part, ...]) -> str:
+def _text(parts: tuple[ScopePart, ...]) -> str:
     return "/".join(map(str, parts)) or GLOBAL
 
 
 @lru_cache(4096)
-def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
+def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[ScopePart, ...]:
     kinds = [kind for kind, _ in given]
     for kind in kinds:
         if kind not in _RANK:
@@ -150,7 +150,7 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
     if len(set(kinds)) < len(kinds):
         raise InvalidError("a scope has a part of each kind at most once", where=_shown(given))
     parts = tuple(
-        Part(kind, check_key(name, f"name of the {kind}"))
+        ScopePart(kind, check_key(name, f"name of the {kind}"))
         for kind, name in sorted(given, key=lambda part: _RANK[part[0]])
     )
     if (size := len(Scope(parts).line.encode())) > MAX_LINE:

@@ -12,7 +12,7 @@ from operator import is_, ne
 from typing import NamedTuple
 
 
-class Run(NamedTuple):
+class MatchingRun(NamedTuple):
     """`length` items from `start` on in the old sequence stand at `at` in the new one."""
 
     start: int
@@ -49,7 +49,7 @@ def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
     return ((differing & -differing).bit_length() - 1) // 8 if differing else limit
 
 
-def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
+def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
     """Runs of the old sequence from which the new one can be put together, in the order of the new one.
 
     Runs may be moved or used twice; where several would do, the one that continues the last run is taken.
@@ -57,7 +57,7 @@ def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
     places: dict[bytes, list[int]] = {}
     for i, item in enumerate(old):
         places.setdefault(item, []).append(i)
-    runs: list[Run] = []
+    runs: list[MatchingRun] = []
     expected = 0
     at = 0
     while at < len(new):
@@ -70,13 +70,13 @@ def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
         length = 1
         while start + length < len(old) and at + length < len(new) and old[start + length] == new[at + length]:
             length += 1
-        runs.append(Run(start, at, length))
+        runs.append(MatchingRun(start, at, length))
         expected = start + length
         at += length
     return runs
 
 
-def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
+def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
     """Runs that stand in both sequences in the same order, none moved: what a three-way merge needs.
 
     Items that occur once on either side anchor the alignment (as in patience diff); around the anchors runs are
@@ -84,7 +84,7 @@ def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
     """
     start = common_prefix(old, new)
     end = common_suffix(old, new, start)
-    runs = [Run(0, 0, start)] if start else []
+    runs = [MatchingRun(0, 0, start)] if start else []
     anchors = _anchors(old[start : len(old) - end], new[start : len(new) - end])
     done_old = done_new = start
     for a, b in anchors:
@@ -97,11 +97,11 @@ def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
         high = 1
         while i + high < len(old) - end and j + high < len(new) - end and old[i + high] == new[j + high]:
             high += 1
-        runs.append(Run(i - low, j - low, low + high))
+        runs.append(MatchingRun(i - low, j - low, low + high))
         done_old, done_new = i + high, j + high
     if end:
-        runs.append(Run(len(old) - end, len(new) - end, end))
-    runs.append(Run(len(old), len(new), 0))
+        runs.append(MatchingRun(len(old) - end, len(new) - end, end))
+    runs.append(MatchingRun(len(old), len(new), 0))
     return runs
 
 

@@ -21,7 +21,7 @@ _COMMIT = "holdfast commit 1"
 _HASH_SIZE = 32
 
 
-class Parent(NamedTuple):
+class StepParent(NamedTuple):
     """A step that another one follows: its place in the line, and its commit hash."""
 
     branch: int
@@ -29,7 +29,7 @@ class Parent(NamedTuple):
     commit: bytes
 
 
-class Header(NamedTuple):
+class StepHeader(NamedTuple):
     """What is known of a step besides its changes.
 
     `id` is the caller's own name for it. `time` is the line's time in nanoseconds, never before a parent's; `stamp` is
@@ -38,7 +38,7 @@ class Header(NamedTuple):
     """
 
     id: str
-    parents: tuple[Parent, ...] = ()
+    parents: tuple[StepParent, ...] = ()
     time: int = 0
     stamp: str = ""
     kind: str = "save"
@@ -64,7 +64,7 @@ Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 class Step:
     """One step of a line: header, and what it changed of its first parent's state."""
 
-    header: Header
+    header: StepHeader
     edit: EditMap = field(default_factory=EditMap)
     _stored: Stored | None = field(default=None, init=False, repr=False, compare=False)
     _commit: bytes | None = field(default=None, init=False, repr=False, compare=False)
@@ -116,7 +116,7 @@ class Step:
 _HINT = "Verify the line, and repair it from a mirror or a backup"
 
 
-def commit_hash(header: Header, digests: Digests) -> bytes:
+def commit_hash(header: StepHeader, digests: Digests) -> bytes:
     """The hash that names a step and everything before it."""
     parents = [parent.commit for parent in header.parents]
     return _sha256(encode((_COMMIT, parents, header.id, header.digest(), digests)))
@@ -139,8 +139,8 @@ def _parts(data: bytes) -> tuple[_Fields, list[bytes], bytes]:
         raise CorruptError(f"not the stored form of a step: {error}") from None
 
 
-def _header(fields: _Fields) -> Header:
+def _header(fields: _Fields) -> StepHeader:
     id, parents, time, stamp, kind, schema, metadata = fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
         raise CorruptError("a stored step's parents are not parents")
-    return Header(id, tuple(Parent(*parent) for parent in parents), time, stamp, kind, schema, metadata)
+    return StepHeader(id, tuple(StepParent(*parent) for parent in parents), time, stamp, kind, schema, metadata)

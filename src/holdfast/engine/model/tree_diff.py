@@ -14,7 +14,7 @@ from holdfast.codec import msgpack
 from holdfast.engine.model import draft_reader, list_tree, sequences
 from holdfast.engine.model.fold_diff import matching, matching_back
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import Child, Entry, ListRoot, MapRoot, NodeId, Slot
+from holdfast.engine.model.nodes import ChildRef, ListRoot, MapEntry, MapRoot, NodeId, Slot
 from holdfast.engine.model.packed_state import Packed, as_items, as_map
 from holdfast.engine.model.workspace import Rounds, Workspace
 
@@ -63,7 +63,7 @@ class MapDelta(NamedTuple):
 Delta: TypeAlias = Replaced | ListDelta | MapDelta
 
 
-class Side(NamedTuple):
+class FoldedSide(NamedTuple):
     """A folded state, and the nodes of it that are at hand: all of them, if it is `whole`."""
 
     ws: Workspace
@@ -71,7 +71,7 @@ class Side(NamedTuple):
     whole: bool = False
 
 
-def diff_trees(old: Side, new: Side, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
+def diff_trees(old: FoldedSide, new: FoldedSide, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
     """What differs between two states; if `only` a channel matters, in that one, by its packed name."""
     return (yield from _Differ(old, new).maps(old.root, new.root, only))
 
@@ -126,11 +126,11 @@ def _together(walks: Sequence[Walk[T]]) -> Walk[list[T]]:
 class _Differ:
     """Walks two trees."""
 
-    def __init__(self, old: Side, new: Side) -> None:
+    def __init__(self, old: FoldedSide, new: FoldedSide) -> None:
         self._old = old
         self._new = new
 
-    def _fetch(self, old: Iterable[Child], new: Iterable[Child]) -> Walk[None]:
+    def _fetch(self, old: Iterable[ChildRef], new: Iterable[ChildRef]) -> Walk[None]:
         """Have nodes of both sides at hand, in one round."""
         yield from _together(
             [
@@ -187,7 +187,9 @@ class _Differ:
         changed = tuple((key, delta) for key, delta in zip(keys, deltas, strict=True) if delta is not None)
         return MapDelta(changed, _reordered(before, after, unread))
 
-    def _unlike_entries(self, old: MapRoot, new: MapRoot) -> Walk[tuple[dict[bytes, Entry], dict[bytes, Entry], bool]]:
+    def _unlike_entries(
+        self, old: MapRoot, new: MapRoot
+    ) -> Walk[tuple[dict[bytes, MapEntry], dict[bytes, MapEntry], bool]]:
         """The entries of both, in their order, but for those in leaves that both have; whether there are such."""
         left = [] if old.child is None else [old.child]
         right = [] if new.child is None else [new.child]
@@ -255,9 +257,9 @@ class _Differ:
             right = _opened(self._new.ws, right, height)
         return (yield from self._unlike_segments(left, right, start))
 
-    def _unlike_segments(self, left: list[Child], right: list[Child], start: int) -> Walk[list[Hunk]]:
+    def _unlike_segments(self, left: list[ChildRef], right: list[ChildRef], start: int) -> Walk[list[Hunk]]:
         runs = sequences.alignment([child.digest for child in left], [child.digest for child in right])
-        gaps: list[tuple[int, int, list[Child], list[Child]]] = []
+        gaps: list[tuple[int, int, list[ChildRef], list[ChildRef]]] = []
         done_left = done_right = 0
         place, at = start, start
         for run in runs:
@@ -271,7 +273,7 @@ class _Differ:
         hunks = yield from _together([self._hunk(*gap) for gap in gaps])
         return hunks
 
-    def _hunk(self, start: int, at: int, left: list[Child], right: list[Child]) -> Walk[Hunk]:
+    def _hunk(self, start: int, at: int, left: list[ChildRef], right: list[ChildRef]) -> Walk[Hunk]:
         """Runs of segments that differ. Of long ones, which may hold much the same in segments cut at other places, one
         side is read, and of the other what is not the same by its digest."""
         old, new = self._old.ws, self._new.ws
@@ -296,7 +298,7 @@ def _whole(ws: Workspace, slot: Slot | None) -> Rounds[Packed | None]:
     return (yield from draft_reader.whole(ws, slot))
 
 
-def _slot(entry: Entry | None) -> Slot | None:
+def _slot(entry: MapEntry | None) -> Slot | None:
     return None if entry is None else entry.slot
 
 
@@ -313,24 +315,24 @@ def _is_same(replaced: Replaced) -> bool:
     return old is not None and new is not None and list(old.items()) == list(new.items())
 
 
-def _of_height(children: list[Child], height: int) -> list[Child]:
+def _of_height(children: list[ChildRef], height: int) -> list[ChildRef]:
     return [child for child in children if child.height == height]
 
 
-def _opened(ws: Workspace, children: list[Child], height: int) -> list[Child]:
+def _opened(ws: Workspace, children: list[ChildRef], height: int) -> list[ChildRef]:
     """The same row, with what lies below in place of the indexes of a height, which are at hand."""
-    row: list[Child] = []
+    row: list[ChildRef] = []
     for child in children:
         row += ws.children(child) if child.height == height else [child]
     return row
 
 
-def _entries(ws: Workspace, leaves: list[Child]) -> dict[bytes, Entry]:
+def _entries(ws: Workspace, leaves: list[ChildRef]) -> dict[bytes, MapEntry]:
     found = [entry for child in leaves for entry in ws.leaf(child).entries]
     return {entry.key: entry for entry in sorted(found, key=lambda entry: entry.rank)}
 
 
-def _reordered(before: dict[bytes, Entry], after: dict[bytes, Entry], unread: bool) -> bool:
+def _reordered(before: dict[bytes, MapEntry], after: dict[bytes, MapEntry], unread: bool) -> bool:
     kept = [key for key in before if key in after]
     if kept != [key for key in after if key in before]:
         return True
@@ -338,7 +340,7 @@ def _reordered(before: dict[bytes, Entry], after: dict[bytes, Entry], unread: bo
     return unread and any(before[key].rank != after[key].rank for key in kept)
 
 
-def _first(ws: Workspace, child: Child | None) -> Rounds[bytes | None]:
+def _first(ws: Workspace, child: ChildRef | None) -> Rounds[bytes | None]:
     """The first key below a node."""
     if child is None:
         return None
@@ -355,7 +357,7 @@ def _against_list(ws: Workspace, root: ListRoot, items: list[bytes]) -> Rounds[H
     return (yield from _against(ws, segments, items))
 
 
-def _against(ws: Workspace, segments: list[Child], items: list[bytes]) -> Rounds[Hunk]:
+def _against(ws: Workspace, segments: list[ChildRef], items: list[bytes]) -> Rounds[Hunk]:
     """The same for a run of segments: those whose digest is that of the items there are not read."""
     first, start = matching(segments, items)
     last, end = matching_back(segments[first:], items[start:])
@@ -364,11 +366,11 @@ def _against(ws: Workspace, segments: list[Child], items: list[bytes]) -> Rounds
     return Hunk(start, start, _values(ws, unlike), items[start : len(items) - end])
 
 
-def _values(ws: Workspace, segments: list[Child]) -> list[bytes]:
+def _values(ws: Workspace, segments: list[ChildRef]) -> list[bytes]:
     return [value for segment in segments for value in ws.segment(segment).values]
 
 
-def _same_from_start(left: Sequence[Child], right: Sequence[Child]) -> int:
+def _same_from_start(left: Sequence[ChildRef], right: Sequence[ChildRef]) -> int:
     """How many nodes hold the same items, up to the first that does not."""
     count = 0
     for one, other in zip(left, right, strict=False):

@@ -12,7 +12,17 @@ from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from holdfast.codec.msgpack import MAX_DEPTH
-from holdfast.engine.model.nodes import FANOUT, Child, Index, Leaf, Node, NodeId, Segment, decode_node, encode_node
+from holdfast.engine.model.nodes import (
+    FANOUT,
+    ChildRef,
+    IndexNode,
+    LeafNode,
+    Node,
+    NodeId,
+    SegmentNode,
+    decode_node,
+    encode_node,
+)
 from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 
 MAX_TOTAL = 1 << 24
@@ -57,24 +67,24 @@ class Workspace:
                     raise MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
                 self._nodes[id] = decode_node(id, data)
 
-    def segment(self, child: Child) -> Segment:
+    def segment(self, child: ChildRef) -> SegmentNode:
         """A segment that is at hand."""
         node = self._nodes[child.id]
-        if not isinstance(node, Segment) or len(node.values) != child.size:
+        if not isinstance(node, SegmentNode) or len(node.values) != child.size:
             raise _wrong(child)
         return node
 
-    def leaf(self, child: Child) -> Leaf:
+    def leaf(self, child: ChildRef) -> LeafNode:
         """A leaf that is at hand."""
         node = self._nodes[child.id]
-        if not isinstance(node, Leaf) or len(node.entries) != child.size:
+        if not isinstance(node, LeafNode) or len(node.entries) != child.size:
             raise _wrong(child)
         return node
 
-    def children(self, child: Child) -> tuple[Child, ...]:
+    def children(self, child: ChildRef) -> tuple[ChildRef, ...]:
         """The nodes below an index that is at hand, each one level lower, which hold what it says they hold."""
         node = self._nodes[child.id]
-        if not isinstance(node, Index) or any(below.height != child.height - 1 for below in node.children):
+        if not isinstance(node, IndexNode) or any(below.height != child.height - 1 for below in node.children):
             raise _wrong(child)
         if sum(below.size for below in node.children) != child.size:
             raise _wrong(child)
@@ -88,7 +98,7 @@ class Workspace:
             self.created[id] = data
         return id
 
-    def load_all(self, tops: Iterable[Child]) -> Rounds[None]:
+    def load_all(self, tops: Iterable[ChildRef]) -> Rounds[None]:
         """Have everything below these nodes at hand, one round per level."""
         level = list(tops)
         total = 0
@@ -100,17 +110,17 @@ class Workspace:
             if len(level) > MAX_TOTAL or total > MAX_TOTAL or any(child.size > MAX_TOTAL for child in level):
                 raise TooLargeError(f"a state in nodes holds more than {MAX_TOTAL} items")
             yield from self.fetch(child.id for child in level)
-            below: list[Child] = []
+            below: list[ChildRef] = []
             for child in level:
                 if child.height:
                     below += self.children(child)
-                elif isinstance(node := self._nodes[child.id], Leaf):
+                elif isinstance(node := self._nodes[child.id], LeafNode):
                     roots = (entry.slot for entry in node.entries if not isinstance(entry.slot, bytes))
                     below += (root.child for root in roots if root.child is not None)
             level = below
         raise TooDeepError(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
 
-    def load_indexes(self, top: Child) -> Rounds[list[Child]]:
+    def load_indexes(self, top: ChildRef) -> Rounds[list[ChildRef]]:
         """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
         level = [top]
         while level[0].height:
@@ -118,20 +128,20 @@ class Workspace:
             level = [below for child in level for below in self.children(child)]
         return level
 
-    def bottom(self, top: Child | None) -> list[Child]:
+    def bottom(self, top: ChildRef | None) -> list[ChildRef]:
         """The segments or leaves below a node, in order; all must be at hand."""
         level = [] if top is None else [top]
         while level and level[0].height:
             level = [below for child in level for below in self.children(child)]
         return level
 
-    def index(self, children: Sequence[Child]) -> Child | None:
+    def index(self, children: Sequence[ChildRef]) -> ChildRef | None:
         """One node over these, which may be of different heights: as many levels of indexes as it takes."""
         row = list(children)
         while len(row) > 1:
             height = min(child.height for child in row)
-            raised: list[Child] = []
-            group: list[Child] = []
+            raised: list[ChildRef] = []
+            group: list[ChildRef] = []
             for child in row:
                 if child.height == height:
                     group.append(child)
@@ -142,16 +152,16 @@ class Workspace:
             row = raised + self.raised(group, filled=True)
         return row[0] if row else None
 
-    def raised(self, group: Sequence[Child], *, filled: bool = False) -> list[Child]:
+    def raised(self, group: Sequence[ChildRef], *, filled: bool = False) -> list[ChildRef]:
         """Indexes over nodes of one height. At the end of a tree they are filled: that is where it grows."""
         raised = []
         for part in chunks(group, FANOUT, filled=filled):
             size = sum(child.size for child in part)
-            raised.append(Child(self.add(Index(tuple(part))), part[0].height + 1, size, b"", part[-1].last))
+            raised.append(ChildRef(self.add(IndexNode(tuple(part))), part[0].height + 1, size, b"", part[-1].last))
         return raised
 
 
-def _wrong(child: Child) -> CorruptError:
+def _wrong(child: ChildRef) -> CorruptError:
     return CorruptError(
         "a node is not of the kind that its parent says", where=child.id.hex(), hint="Verify the line, and repair it"
     )

@@ -26,12 +26,12 @@ from holdfast.backends.tables import (
     TRANSITIONS,
     Key,
     Scalar,
-    Space,
+    Table,
 )
-from holdfast.engine.context import Ground
-from holdfast.engine.display_reader import Shown
-from holdfast.engine.lines import Lines
-from holdfast.engine.model.operations import EditList, Keep, Operation
+from holdfast.engine.context import EngineContext
+from holdfast.engine.display_reader import DisplayReader
+from holdfast.engine.lines import LineIndex
+from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.packed_state import Packed, as_items, unpack_name
 from holdfast.engine.model.steps import Step
@@ -41,7 +41,7 @@ from holdfast.engine.projection.rendering import (
     CAP,
     CONVERSATION,
     LEFT_OUT,
-    Message,
+    RenderedMessage,
     clean_text,
     key_text,
     messages,
@@ -52,10 +52,10 @@ from holdfast.engine.projection.rendering import (
 from holdfast.engine.projection.rows import (
     NO_CHANNELS,
     NOBODY,
-    Known,
-    Made,
     Piece,
-    Rows,
+    ProjectedStep,
+    ProjectedThread,
+    RowChanges,
     chain_to,
     edited,
     entries_of,
@@ -65,8 +65,8 @@ from holdfast.engine.projection.rows import (
     nothing_shown,
     touched,
 )
-from holdfast.engine.row_format import Branch, Info, Line, Point, open_step
-from holdfast.engine.state_loader import States
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, open_step
+from holdfast.engine.state_loader import StateLoader
 from holdfast.errors import ConfigError, ConflictError, CorruptError
 
 _PAGE = 256
@@ -87,7 +87,7 @@ _WEIGHT = 600
 class Projector:
     """Makes readable rows, where a store is to have them."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States) -> None:
+    def __init__(self, ground: EngineContext, lines: LineIndex, states: StateLoader) -> None:
         self.on = ground.project
         self._ground = ground
         self._backend = ground.backend
@@ -96,7 +96,7 @@ class Projector:
 
     # With a step ----------------------------------------------------------------------------------------------
 
-    async def rows(self, line: Line, made: Sequence[Made]) -> Rows:
+    async def rows(self, line: Line, made: Sequence[ProjectedStep]) -> RowChanges:
         """The changes that are made together with steps of one thread."""
         try:
             return await self._rows(line, made)
@@ -104,7 +104,7 @@ class Projector:
             # A damaged thread can be saved to, and says so when it is read. It is shown when it is whole again.
             return await self._unshown(line, made)
 
-    async def _rows(self, line: Line, made: Sequence[Made]) -> Rows:
+    async def _rows(self, line: Line, made: Sequence[ProjectedStep]) -> RowChanges:
         known = await self._known(line, made[0].info)
         if known is None:
             # There were steps before the store had such rows, or was used by someone who did not write them.
@@ -114,12 +114,12 @@ class Projector:
         chain = chain_to(made, latest)
         parent = chain[0].parent
         follows = (parent.hash.hex() if parent is not None else "") == known.hash
-        rows = Rows(line)
+        rows = RowChanges(line)
         if not follows and not await self._fill(rows, known, parent):
             await self.build(line)
             known = await self._look(line, made[0].info)
             follows = parent is not None and parent.hash.hex() == known.hash
-            rows = Rows(line)
+            rows = RowChanges(line)
         names = {**known.names, **{each.branch: each.name for step in made for each in step.branches}}
         named = known._replace(names=names)
         if names != known.names:
@@ -137,7 +137,7 @@ class Projector:
                 rows.after = rows.after._replace(version=made[-1].info.version)
         return rows
 
-    def remember(self, rows: Rows) -> None:
+    def remember(self, rows: RowChanges) -> None:
         """Keep in mind what rows that were just stored say."""
         if rows.after is not None:
             weight = _WEIGHT + 100 * (len(rows.after.channels) + len(rows.after.names))
@@ -147,9 +147,9 @@ class Projector:
         """Look again next time."""
         self._ground.cache.drop(("rows", line))
 
-    async def _known(self, line: Line, info: Info) -> Known | None:
+    async def _known(self, line: Line, info: LineInfo) -> ProjectedThread | None:
         """What the rows of a thread say; None if it has steps and no rows."""
-        known: Known | None = self._ground.cache.get(("rows", line))
+        known: ProjectedThread | None = self._ground.cache.get(("rows", line))
         if known is not None and known.version == info.version:
             return known
         known = await self._look(line, info)
@@ -159,7 +159,7 @@ class Projector:
                 return None
         return known
 
-    async def _look(self, line: Line, info: Info) -> Known:
+    async def _look(self, line: Line, info: LineInfo) -> ProjectedThread:
         """What the rows of a thread say, read anew. Of state, which has no conversations and perhaps a great many keys,
         not how each is shown."""
         shown = Scan(STATE_VALUES, tuple(line), limit=None if has_messages(line.name) else 0)
@@ -168,17 +168,17 @@ class Projector:
         )
         names = {each.branch: each.name for each in map(Branch.of, branches)}
         channels = {str(row.key[2]): (str(row.columns[0]), int(row.columns[1])) for row in values}
-        return Known(heads[0].columns if heads else None, channels, info.version, names)
+        return ProjectedThread(heads[0].columns if heads else None, channels, info.version, names)
 
-    async def _unshown(self, line: Line, made: Sequence[Made]) -> Rows:
+    async def _unshown(self, line: Line, made: Sequence[ProjectedStep]) -> RowChanges:
         """The rows that steps have of their own. No state is shown."""
         known = await self._look(line, made[0].info)
-        rows = Rows(line, [Expect(AGENT_STATES, tuple(line), known.row), *nothing_shown(line)])
+        rows = RowChanges(line, [Expect(AGENT_STATES, tuple(line), known.row), *nothing_shown(line)])
         for each in made:
             self._describe(rows, known, each.point, each.step, None if each.parent is None else each.parent.id)
         return rows
 
-    async def _fill(self, rows: Rows, known: Known, point: Point | None) -> bool:
+    async def _fill(self, rows: RowChanges, known: ProjectedThread, point: StepRef | None) -> bool:
         """Write the rows of a step that somebody stored without any, and of those before it. False if it is many."""
         for _ in range(_FEW):
             if point is None:
@@ -187,7 +187,7 @@ class Projector:
             told, stored = await self._backend.read(
                 [Get(TRANSITIONS, [(*line, point.id)]), Get(STEPS, [(*line, point.branch, point.seq)])]
             )
-            if told or not stored or Point.of(stored[0]).pruned:
+            if told or not stored or StepRef.of(stored[0]).pruned:
                 return True
             step = open_step(line, stored[0], self._ground.max_bytes)
             parent = await self._parent(line, step, {})
@@ -195,7 +195,9 @@ class Projector:
             point = parent
         return False
 
-    def _describe(self, rows: Rows, known: Known, point: Point, step: Step | None, parent: str | None) -> None:
+    def _describe(
+        self, rows: RowChanges, known: ProjectedThread, point: StepRef, step: Step | None, parent: str | None
+    ) -> None:
         """The rows that a step has of its own. Of one that is damaged they say less."""
         changed = "null"
         if step is not None:
@@ -217,7 +219,9 @@ class Projector:
         for key, text in entries_of(step.header) if step is not None else ():
             rows.put(METADATA, (point.id, key), text)
 
-    def _head(self, rows: Rows, known: Known, latest: Made, channels: Mapping[str, tuple[str, int]]) -> None:
+    def _head(
+        self, rows: RowChanges, known: ProjectedThread, latest: ProjectedStep, channels: Mapping[str, tuple[str, int]]
+    ) -> None:
         """The thread's own row, on condition that it is as it was."""
         point = latest.point
         parent = "" if latest.parent is None else latest.parent.id
@@ -226,9 +230,9 @@ class Projector:
         row = (point.id, parent, kind, time, point.depth + 1, point.hash.hex(), version)
         rows.changes.append(Expect(AGENT_STATES, tuple(rows.line), known.row))
         rows.put(AGENT_STATES, (), *row)
-        rows.after = Known(row, channels, latest.info.version, known.names)
+        rows.after = ProjectedThread(row, channels, latest.info.version, known.names)
 
-    async def _rename(self, rows: Rows, before: Known, after: Known, fresh: Set[str]) -> None:
+    async def _rename(self, rows: RowChanges, before: ProjectedThread, after: ProjectedThread, fresh: Set[str]) -> None:
         """Branches may lose their names to others: show it at all their steps."""
         numbers = {0, *before.names}
         changed = {number for number in numbers if before.label(number) != after.label(number)}
@@ -242,11 +246,13 @@ class Projector:
 
     # The state, brought up to date ----------------------------------------------------------------------------
 
-    async def _follow(self, rows: Rows, known: Known, chain: Sequence[Made]) -> dict[str, tuple[str, int]]:
+    async def _follow(
+        self, rows: RowChanges, known: ProjectedThread, chain: Sequence[ProjectedStep]
+    ) -> dict[str, tuple[str, int]]:
         """Show what steps changed that follow the checkpoint that is shown."""
         if not has_messages(rows.line.name):
             return await self._follow_state(rows, chain)
-        view = Shown(self._states, rows.line, chain[-1].held)
+        view = DisplayReader(self._states, rows.line, chain[-1].held)
         channels = dict(known.channels)
         for key, changes in touched(chain).items():
             name = unpack_name(key)
@@ -273,7 +279,7 @@ class Projector:
             channels[channel] = (kind, items)
         return channels
 
-    async def _follow_state(self, rows: Rows, chain: Sequence[Made]) -> dict[str, tuple[str, int]]:
+    async def _follow_state(self, rows: RowChanges, chain: Sequence[ProjectedStep]) -> dict[str, tuple[str, int]]:
         """The same, for keys and values of a scope."""
         held = chain[-1].held
         for key, changes in touched(chain).items():
@@ -289,7 +295,7 @@ class Projector:
             else:
                 only = tuple(step for step in held.tail if key in step[1].removed or key in dict(step[1].put))
                 alone = replace(held, tail=only, known=None, touched=None)
-                packed = await Shown(self._states, rows.line, alone).value(key)
+                packed = await DisplayReader(self._states, rows.line, alone).value(key)
             kind, text = shown(packed)
             point = chain[last].point
             rows.put(STATE_VALUES, (key_text(name),), kind, 0, point.id, time_text(point.time), text)
@@ -297,26 +303,26 @@ class Projector:
 
     async def _edit(
         self,
-        rows: Rows,
-        view: Shown,
+        rows: RowChanges,
+        view: DisplayReader,
         key: bytes,
         channel: str,
         length: int,
         edits: Sequence[tuple[int, EditList]],
-        chain: Sequence[Made],
+        chain: Sequence[ProjectedStep],
     ) -> int | None:
         """Write the messages that steps brought, and move those that others made way for.
 
         Returns how many there are now; None if it is no conversation any more.
         """
-        pieces: list[Piece] = [Keep(0, length)]
+        pieces: list[Piece] = [KeepRun(0, length)]
         for number, edit in edits:
             pieces = edited(pieces, edit, number)
         brought: list[tuple[int, int]] = []
         moved: list[tuple[int, int]] = []
         total = 0
         for piece in pieces:
-            if isinstance(piece, Keep):
+            if isinstance(piece, KeepRun):
                 if piece.start != total:
                     moved += ((total + i, piece.start + i) for i in range(piece.length))
                 total += piece.length
@@ -343,13 +349,13 @@ class Projector:
 
     async def _rewrite(
         self,
-        rows: Rows,
-        view: Shown,
+        rows: RowChanges,
+        view: DisplayReader,
         key: bytes,
         channel: str,
         was: tuple[str, int],
         changes: Sequence[tuple[int, Operation | None]],
-        chain: Sequence[Made],
+        chain: Sequence[ProjectedStep],
     ) -> tuple[str, int, str]:
         """Show a channel anew."""
         packed = await view.value(key)
@@ -369,11 +375,11 @@ class Projector:
         self._shorten(rows, channel, was, len(said))
         return CONVERSATION, len(said), "null"
 
-    def _say(self, rows: Rows, channel: str, place: int, message: Message, point: Point) -> None:
+    def _say(self, rows: RowChanges, channel: str, place: int, message: RenderedMessage, point: StepRef) -> None:
         role, name, content, text = message
         rows.put(CONVERSATIONS, (channel, place), role, name, content, point.id, time_text(point.time), text)
 
-    def _shorten(self, rows: Rows, channel: str, was: tuple[str, int], length: int) -> None:
+    def _shorten(self, rows: RowChanges, channel: str, was: tuple[str, int], length: int) -> None:
         """Remove the messages from a place on."""
         kind, items = was
         if kind != CONVERSATION:
@@ -385,14 +391,16 @@ class Projector:
 
     # The state, shown anew ------------------------------------------------------------------------------------
 
-    async def _show(self, rows: Rows, known: Known, latest: Made, made: Sequence[Made] = ()) -> None:
+    async def _show(
+        self, rows: RowChanges, known: ProjectedThread, latest: ProjectedStep, made: Sequence[ProjectedStep] = ()
+    ) -> None:
         """Show the state of a step, whatever is shown now, unless it is that of a later one."""
-        line, view = rows.line, Shown(self._states, rows.line, latest.held)
-        wanted: dict[tuple[Space, Key], tuple[Scalar, ...]] = {}
+        line, view = rows.line, DisplayReader(self._states, rows.line, latest.held)
+        wanted: dict[tuple[Table, Key], tuple[Scalar, ...]] = {}
         channels: dict[str, tuple[str, int]] = {}
         everything = [entry for entry in await view.channels() if not is_hidden(unpack_name(entry[0]))]
         origins = {origin for _, origin in everything}
-        talks: dict[bytes, list[Message]] = {}
+        talks: dict[bytes, list[RenderedMessage]] = {}
         for key, _ in everything:
             listed = as_items(await view.value(key)) if has_messages(line.name) else None
             said = messages(key_text(unpack_name(key)), await view.whole_items(listed)) if listed else None
@@ -400,7 +408,7 @@ class Projector:
                 talks[key] = said
                 origins.update(await view.origins(key))
         points = await self._places(line, origins, [*made, latest])
-        fresh = Rows(line)
+        fresh = RowChanges(line)
         for key, origin in everything:
             channel, point = key_text(unpack_name(key)), points[origin]
             kind, items, text = CONVERSATION, len(talks.get(key, ())), "null"
@@ -431,13 +439,15 @@ class Projector:
         # What is there was looked at just now, and not when it was last heard of.
         self._head(rows, known._replace(row=heads[0].columns if heads else None), latest, channels)
 
-    async def _points(self, line: Line, origins: Sequence[tuple[int, int]], chain: Sequence[Made]) -> list[Point]:
+    async def _points(
+        self, line: Line, origins: Sequence[tuple[int, int]], chain: Sequence[ProjectedStep]
+    ) -> list[StepRef]:
         points = await self._places(line, set(origins), chain)
         return [points[origin] for origin in origins]
 
     async def _places(
-        self, line: Line, origins: Set[tuple[int, int]], chain: Sequence[Made]
-    ) -> dict[tuple[int, int], Point]:
+        self, line: Line, origins: Set[tuple[int, int]], chain: Sequence[ProjectedStep]
+    ) -> dict[tuple[int, int], StepRef]:
         """The steps at places. What was pruned has no id, and what never was, nothing."""
         points = {each.point[:2]: each.point for each in chain}
         missing = sorted(origins - points.keys())
@@ -446,7 +456,7 @@ class Projector:
             if len(scans) > _FEW:
                 scans = [Scan(STEPS, tuple(line), bodies=False)]
             for found in await self._backend.read(scans):
-                points = {point[:2]: point for point in map(Point.of, found)} | points
+                points = {point[:2]: point for point in map(StepRef.of, found)} | points
         return {origin: points.get(origin, NOBODY) for origin in origins}
 
     # For whole threads ---------------------------------------------------------------------------------------
@@ -486,8 +496,8 @@ class Projector:
                 Scan(BRANCHES, tuple(line)),
             ]
         )
-        known = Known(None, NO_CHANNELS, 0, {each.branch: each.name for each in map(Branch.of, branches)})
-        points = {point.id: point for point in map(Point.of, steps)}  # of each id the last revision
+        known = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in map(Branch.of, branches)})
+        points = {point.id: point for point in map(StepRef.of, steps)}  # of each id the last revision
         return {str(row.key[2]): row.columns[1:6] for row in found} == {
             id: (known.label(each.branch), each.branch, each.depth, clean_text(each.kind), time_text(each.time))
             for id, each in points.items()
@@ -511,20 +521,20 @@ class Projector:
             "the thread kept changing while its readable rows were made", where=f"thread {line}", hint="Try again"
         )
 
-    async def _build(self, line: Line, info: Info) -> bool:
+    async def _build(self, line: Line, info: LineInfo) -> bool:
         names = {each.branch: each.name for each in await self._lines.branches(line)}
-        known = Known(None, NO_CHANNELS, info.version, names)
+        known = ProjectedThread(None, NO_CHANNELS, info.version, names)
         unchanged = self._lines.unchanged(line, info)
         ids: set[str] = set()
         start: Key = ("\0",)  # after the stubs of pruned steps
         while True:
             scan = Scan(STEPS, tuple(line), start=start, limit=_PAGE + 1, by="id")
             (found,) = await self._backend.read([scan])
-            page = {Point.of(row).id: row for row in found}  # of each id the last revision
-            places = {row.key[2:]: Point.of(row) for row in found}
-            rows = Rows(line)
+            page = {StepRef.of(row).id: row for row in found}  # of each id the last revision
+            places = {row.key[2:]: StepRef.of(row) for row in found}
+            rows = RowChanges(line)
             for row in page.values():
-                point = Point.of(row)
+                point = StepRef.of(row)
                 step, parent = None, None
                 with suppress(CorruptError):  # what its row says is told all the same
                     step = open_step(line, row, self._ground.max_bytes)
@@ -536,14 +546,14 @@ class Projector:
             ids |= page.keys()
             if len(found) <= _PAGE:
                 break
-            last = Point.of(found[-1])
+            last = StepRef.of(found[-1])
             start = (last.id, last.revision)
         heads, there, newest = await self._backend.read(
             [Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_step(line)]
         )
-        rows = Rows(line)
+        rows = RowChanges(line)
         gone = await self._gone(line, [str(row.key[2]) for row in there if row.key[2] not in ids])
-        latest = Point.of(newest[0]) if newest and newest[0].columns[0] else None
+        latest = StepRef.of(newest[0]) if newest and newest[0].columns[0] else None
         if latest is None or (heads and str(heads[0].columns[0]) > latest.id):
             # What is shown is not there, or not any more.
             rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
@@ -563,16 +573,16 @@ class Projector:
         found = await self._backend.read([Scan(STEPS, (*line, id), limit=1, by="id", bodies=False) for id in ids])
         return [id for id, steps in zip(ids, found, strict=True) if not steps]
 
-    async def _show_stored(self, rows: Rows, info: Info, known: Known, row: Row) -> None:
+    async def _show_stored(self, rows: RowChanges, info: LineInfo, known: ProjectedThread, row: Row) -> None:
         """Show the state of a step that is stored."""
-        point, step = Point.of(row), open_step(rows.line, row, self._ground.max_bytes)
+        point, step = StepRef.of(row), open_step(rows.line, row, self._ground.max_bytes)
         held = await self._states.hold(rows.line, point)
         if held.form not in (0, info.form):
             held = await self._states.load(rows.line, point)
         parent = await self._parent(rows.line, step, {})
-        await self._show(rows, known, Made(info, point, step, held, parent, ()))
+        await self._show(rows, known, ProjectedStep(info, point, step, held, parent, ()))
 
-    async def _parent(self, line: Line, step: Step, places: Mapping[Key, Point]) -> Point | None:
+    async def _parent(self, line: Line, step: Step, places: Mapping[Key, StepRef]) -> StepRef | None:
         """The step that another one follows; some are at hand, by their places."""
         if not step.header.parents:
             return None
@@ -580,7 +590,7 @@ class Projector:
         if (branch, seq) in places:
             return places[branch, seq]
         (found,) = await self._backend.read([Scan(STEPS, (*line, branch), (seq,), (seq + 1,), bodies=False)])
-        return Point.of(found[0]) if found else None
+        return StepRef.of(found[0]) if found else None
 
     # When steps go --------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ ROLES = {
 """Types of LangChain's messages, and what others call those who said them."""
 
 
-class Message(NamedTuple):
+class RenderedMessage(NamedTuple):
     """A message: who says what, and all of it as JSON."""
 
     role: str
@@ -74,7 +74,7 @@ def shown(packed: Packed) -> tuple[str, str]:
     return (LEFT_OUT, "null") if len(text.encode()) > CAP else (VALUE, text)
 
 
-def messages(channel: str, items: Sequence[bytes]) -> list[Message] | None:
+def messages(channel: str, items: Sequence[bytes]) -> list[RenderedMessage] | None:
     """The messages that a list in a channel consists of; None if something else is in it."""
     if sum(map(len, items)) > _MOST:
         return None
@@ -87,13 +87,13 @@ def messages(channel: str, items: Sequence[bytes]) -> list[Message] | None:
     return found
 
 
-def _message(channel: str, packed: bytes) -> Message | None:
+def _message(channel: str, packed: bytes) -> RenderedMessage | None:
     try:
         plain = to_plain(packed)
     except TooDeepError:
         return None
     if type(plain) is str and channel == _MESSAGES:
-        return Message("", "", clean_text(plain)[:CAP], _within_cap(to_text(plain)))
+        return RenderedMessage("", "", clean_text(plain)[:CAP], _within_cap(to_text(plain)))
     if type(plain) is not dict:
         return None
     role, kind = plain.get("role"), plain.get("type")
@@ -104,7 +104,7 @@ def _message(channel: str, packed: bytes) -> Message | None:
     name = plain.get("name")
     name = clean_text(name) if type(name) is str else ""
     content = clean_text(_words(plain.get("content")))[:CAP]
-    return Message(clean_text(role), name, content, _within_cap(to_text(plain)))
+    return RenderedMessage(clean_text(role), name, content, _within_cap(to_text(plain)))
 
 
 def _words(content: Any) -> str:

@@ -16,34 +16,34 @@ from holdfast.backends.tables import (
     TRANSITIONS,
     Key,
     Scalar,
-    Space,
+    Table,
 )
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.lines import MAIN
-from holdfast.engine.model.operations import EditList, Keep, Operation
+from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
-from holdfast.engine.model.steps import Header, Step
+from holdfast.engine.model.steps import Step, StepHeader
 from holdfast.engine.projection.rendering import CAP, key_text, to_text
-from holdfast.engine.row_format import Branch, Info, Line, Point
-from holdfast.engine.state_loader import Held
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import TooDeepError
 
 NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
 
 
-class Made(NamedTuple):
+class ProjectedStep(NamedTuple):
     """A step that is about to be stored: what rows are made of."""
 
-    info: Info
-    point: Point
+    info: LineInfo
+    point: StepRef
     step: Step
-    held: Held
-    parent: Point | None
+    held: LoadedState
+    parent: StepRef | None
     branches: Sequence[Branch]
     """Those that are made, or get another name, together with it."""
 
 
-class Known(NamedTuple):
+class ProjectedThread(NamedTuple):
     """What the rows of a thread say: its row, if it has one; of each channel, how it is shown and how many items."""
 
     row: tuple[Scalar, ...] | None
@@ -69,28 +69,28 @@ class Known(NamedTuple):
 
 
 @dataclass
-class Rows:
+class RowChanges:
     """The changes that bring a thread's rows up to date, and what is then known of them."""
 
     line: Line
     changes: list[Change] = field(default_factory=list)
-    after: Known | None = None
+    after: ProjectedThread | None = None
 
-    def put(self, space: Space, key: Key, *columns: Scalar) -> None:
+    def put(self, space: Table, key: Key, *columns: Scalar) -> None:
         """Write a row."""
         self.changes.append(Put(space, Row((*self.line, *key), columns)))
 
 
-class New(NamedTuple):
+class NewItems(NamedTuple):
     """So many items that a step brought."""
 
     step: int
     length: int
 
 
-Piece = Keep | New
+Piece = KeepRun | NewItems
 
-NOBODY = Point(0, 0, "", 0, 0, b"", 0, "", "", 0, 0)
+NOBODY = StepRef(0, 0, "", 0, 0, b"", 0, "", "", 0, 0)
 
 
 def first_step(line: Line) -> Scan:
@@ -115,7 +115,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(_HIDDEN)
 
 
-def chain_to(made: Sequence[Made], latest: Made) -> list[Made]:
+def chain_to(made: Sequence[ProjectedStep], latest: ProjectedStep) -> list[ProjectedStep]:
     """The steps that lead to one, of those that are made together."""
     by_hash = {each.point.hash: each for each in made}
     chain = [latest]
@@ -124,7 +124,7 @@ def chain_to(made: Sequence[Made], latest: Made) -> list[Made]:
     return chain
 
 
-def touched(chain: Sequence[Made]) -> dict[bytes, list[tuple[int, Operation | None]]]:
+def touched(chain: Sequence[ProjectedStep]) -> dict[bytes, list[tuple[int, Operation | None]]]:
     """What steps do to each channel, from when it was last set anew on; None where it is removed."""
     touched: dict[bytes, list[tuple[int, Operation | None]]] = {}
     for number, each in enumerate(chain):
@@ -141,10 +141,10 @@ def edited(pieces: Sequence[Piece], edit: EditList, step: int) -> list[Piece]:
     """The list that a step makes of another one, as to where each item comes from."""
     edited: list[Piece] = []
     for part in edit.parts:
-        if isinstance(part, Keep):
+        if isinstance(part, KeepRun):
             edited += _cut(pieces, part.start, part.length)
         else:
-            edited.append(New(step, len(part) if type(part) is tuple else 1))
+            edited.append(NewItems(step, len(part) if type(part) is tuple else 1))
     return edited
 
 
@@ -153,11 +153,15 @@ def _cut(pieces: Iterable[Piece], start: int, length: int) -> Iterator[Piece]:
         count = piece.length
         low, high = max(start, 0), min(start + length, count)
         if low < high:
-            yield Keep(piece.start + low, high - low) if isinstance(piece, Keep) else New(piece.step, high - low)
+            yield (
+                KeepRun(piece.start + low, high - low)
+                if isinstance(piece, KeepRun)
+                else NewItems(piece.step, high - low)
+            )
         start -= count
 
 
-def entries_of(header: Header) -> Iterator[tuple[str, str]]:
+def entries_of(header: StepHeader) -> Iterator[tuple[str, str]]:
     """The entries of a step's metadata, as text."""
     try:
         plain = to_plain(header.metadata)
@@ -181,10 +185,10 @@ async def transitions(backend: Backend, line: Line) -> list[Row]:
 async def relabelled(backend: Backend, line: Line, branch: Branch) -> list[Change]:
     """The changes that go together with another name of a branch, whether or not rows are written here."""
     heads, found = await backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
-    rows = Rows(line)
+    rows = RowChanges(line)
     # Whoever writes rows meanwhile may not know the name.
     rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
-    label = Known(None, NO_CHANNELS, 0, {branch.branch: branch.name}).label(branch.branch)
+    label = ProjectedThread(None, NO_CHANNELS, 0, {branch.branch: branch.name}).label(branch.branch)
     for row in found:
         parent, _, number, *rest = row.columns
         if number == branch.branch:
@@ -204,11 +208,11 @@ async def without(
     heads, values, talk = await backend.read(
         [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
     )
-    rows = Rows(line)
+    rows = RowChanges(line)
     rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
     if not heads and not transitions:
         return rows.changes
-    left = Known(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
+    left = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
     for row in transitions:
         if row.key[2] in gone:
             rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))

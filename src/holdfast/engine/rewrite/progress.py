@@ -8,17 +8,17 @@ from types import MappingProxyType
 from holdfast.backends.interface import Change, Delete, Put, Row
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key
 from holdfast.engine.model.drafts import EMPTY
-from holdfast.engine.model.steps import Parent
-from holdfast.engine.rewrite.row_sizes import Balance
-from holdfast.engine.rewrite.scratch_nodes import Rehearsal
-from holdfast.engine.row_format import Branch, Info, Line, Point, info_row
-from holdfast.engine.state_loader import Held
+from holdfast.engine.model.steps import StepParent
+from holdfast.engine.rewrite.row_sizes import SizeBalance
+from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row
+from holdfast.engine.state_loader import LoadedState
 
 FIRST = Branch(0, 0, 0, 0, "")
 """Stands for the branch that has no row."""
 
 
-class Walk:
+class RewriteProgress:
     """How far a rewrite has come.
 
     `points` are the steps of which `dropped` go; without them, none does. `merges` are those of them that are merges,
@@ -28,12 +28,12 @@ class Walk:
     def __init__(
         self,
         line: Line,
-        info: Info,
+        info: LineInfo,
         branches: Sequence[Branch],
         dropped: Set[tuple[int, int]],
-        points: Sequence[Point] | None,
+        points: Sequence[StepRef] | None,
         closed: int = 0,
-        merges: Mapping[tuple[int, int], Sequence[Parent]] = MappingProxyType({}),
+        merges: Mapping[tuple[int, int], Sequence[StepParent]] = MappingProxyType({}),
     ) -> None:
         self.line = line
         self.info = info
@@ -41,7 +41,7 @@ class Walk:
         self.branches = (FIRST, *branches)
         self.dropped = dropped
         self._closed = closed
-        self.known: dict[int, list[Point]] = {}
+        self.known: dict[int, list[StepRef]] = {}
         """The steps that there were when it was chosen which of them go, by branch."""
         self._merges = dict(merges)
         """Merges that go, or went before, and their further parents."""
@@ -58,38 +58,38 @@ class Walk:
         """Where the further parents of the merges are that stay."""
         self.kept_ids: set[str] = set()
         self.dropped_ids: set[str] = set()
-        self.after_gaps: list[Point] = []
+        self.after_gaps: list[StepRef] = []
         """The steps that stay, where some go that lie between them and the one before that stays."""
         self._gaps: dict[int, bool] = {}
         """Of each branch, whether some went since the last one that stays."""
         self._gap_starts: set[tuple[int, int]] = set()
-        self.rehearsal: Rehearsal | None = None
+        self.rehearsal: ScratchNodes | None = None
         """Where nodes and large values are that would be stored; None if they are."""
-        self.added = Balance()
+        self.added = SizeBalance()
         """The nodes and large values of the new form."""
         self._added: set[Key] = set()
         self._base_places = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
         self._starts = set(self._base_places.values())
-        self._bases: dict[tuple[int, int], Held] = {(0, -1): Held(EMPTY, 0)}
-        self._last: dict[int, Held | None] = {}
+        self._bases: dict[tuple[int, int], LoadedState] = {(0, -1): LoadedState(EMPTY, 0)}
+        self._last: dict[int, LoadedState | None] = {}
         self._sizes: dict[int, int] = {}
-        self._ends: dict[int, tuple[Point, Row]] = {}
+        self._ends: dict[int, tuple[StepRef, Row]] = {}
         """The last step of each branch that is kept, as it was and as it will be."""
         self._changed: dict[tuple[int, int], Row] = {}
 
-    def goes(self, point: Point) -> bool:
+    def goes(self, point: StepRef) -> bool:
         """Whether only its place is left of a step, if that."""
         return point.pruned or point[:2] in self.dropped
 
-    def last(self, branch: Branch) -> Held | None:
+    def last(self, branch: Branch) -> LoadedState | None:
         """The state before the next step of a branch; None if the step of that state goes."""
         if branch.branch in self._last:
             return self._last[branch.branch]
         return self._bases.get((branch.base_branch, branch.base_length - 1))
 
-    def keep(self, row: Row, held: Held, stored: Iterable[bytes]) -> None:
+    def keep(self, row: Row, held: LoadedState, stored: Iterable[bytes]) -> None:
         """Go past a step that stays."""
-        point = Point.of(row)
+        point = StepRef.of(row)
         if self._follows_gap(point):
             self.after_gaps.append(point)
         self._gaps[point.branch] = False
@@ -104,7 +104,7 @@ class Walk:
         if now != point:
             self._changed[point[:2]] = now.row(self.line, row.body)
 
-    def drop(self, point: Point) -> None:
+    def drop(self, point: StepRef) -> None:
         """Go past a step that goes, or went before."""
         gap = self._gaps[point.branch] = not point.pruned or self._follows_gap(point)
         if gap and point[:2] in self._starts:
@@ -113,12 +113,12 @@ class Walk:
         if not point.pruned:
             self.dropped_ids.add(point.id)
 
-    def _follows_gap(self, point: Point) -> bool:
+    def _follows_gap(self, point: StepRef) -> bool:
         if point.seq:
             return self._gaps.get(point.branch, False)
         return self._base_places.get(point.branch) in self._gap_starts
 
-    def _reached(self, point: Point, held: Held | None) -> None:
+    def _reached(self, point: StepRef, held: LoadedState | None) -> None:
         self.done[point.branch] = point.seq + 1
         self._last[point.branch] = held
         if point[:2] in self._starts and held is not None:
@@ -152,7 +152,7 @@ class Walk:
                 if branch.branch == self._closed and lengths[branch.branch]
             )
             for old, row in self._ends.values():
-                if Point.of(row) != old:
+                if StepRef.of(row) != old:
                     steps[old[:2]] = row
             stubs = 0
             for number, points in self.known.items():

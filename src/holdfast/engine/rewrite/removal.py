@@ -10,12 +10,12 @@ from holdfast.backends.tables import BRANCHES, OBJECTS, REFS, WRITES
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.projection.rows import transitions, without
 from holdfast.engine.protection import is_about_step
-from holdfast.engine.rewrite.progress import Walk
+from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.row_sizes import rows_below
 
 
 @dataclass(frozen=True)
-class Removal:
+class LineRemoval:
     """What was read of a line once, for it may take long: what others append meanwhile does not change it."""
 
     backend: Backend
@@ -29,14 +29,14 @@ class Removal:
     """What becomes of the index of words."""
 
     @classmethod
-    async def of(cls, backend: Backend, walk: Walk, words: Sequence[Change]) -> Removal:
+    async def of(cls, backend: Backend, walk: RewriteProgress, words: Sequence[Change]) -> LineRemoval:
         """Read what is needed to tell what goes."""
         line = tuple(walk.line)
         objects = {bytes(row.key[2]) async for row in rows_below(backend, OBJECTS, line, bodies=False)}  # type: ignore[arg-type]
         written = {str(row.key[2]) async for row in rows_below(backend, WRITES, line, bodies=False)}
         return cls(backend, frozenset(objects), frozenset(written), await transitions(backend, walk.line), words)
 
-    async def changes(self, walk: Walk, switched: Iterable[Change]) -> list[Change]:
+    async def changes(self, walk: RewriteProgress, switched: Iterable[Change]) -> list[Change]:
         """What goes together with the dropped steps, besides what the switch removes."""
         line = walk.line
         (refs,) = await self.backend.read([Scan(REFS, tuple(line))])

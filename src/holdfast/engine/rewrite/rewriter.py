@@ -14,23 +14,33 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
-from holdfast.engine.context import Ground
-from holdfast.engine.delta_channels import Deltas
+from holdfast.engine.context import EngineContext
+from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import Lines
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_values import pointers
-from holdfast.engine.model.nodes import MapRoot, Origin
-from holdfast.engine.model.steps import Parent, Step
+from holdfast.engine.model.nodes import MapRoot, WrittenBy
+from holdfast.engine.model.steps import Step, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.protection import PIN, unheld
-from holdfast.engine.rewrite.progress import Walk
-from holdfast.engine.rewrite.removal import Removal
-from holdfast.engine.rewrite.row_sizes import Balance, balance, found_rows, next_page, rows_below
-from holdfast.engine.rewrite.scratch_nodes import Rehearsal
-from holdfast.engine.row_format import MERGE, Branch, Info, Line, Point, fold_row, node_row, object_rows, open_step
-from holdfast.engine.state_loader import Held, States
-from holdfast.engine.text_index.indexer import Indexer
+from holdfast.engine.rewrite.progress import RewriteProgress
+from holdfast.engine.rewrite.removal import LineRemoval
+from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
+from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
+from holdfast.engine.row_format import (
+    MERGE,
+    Branch,
+    Line,
+    LineInfo,
+    StepRef,
+    fold_row,
+    node_row,
+    object_rows,
+    open_step,
+)
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError
 
 _FEW = 8
@@ -43,7 +53,7 @@ _ATTEMPTS = 100
 """How often a rewrite follows what was appended meanwhile before it gives up."""
 
 
-class Choice(NamedTuple):
+class RewritePlan(NamedTuple):
     """What is to go from a line: steps by their places, and what else is to change together with that."""
 
     dropped: frozenset[tuple[int, int]]
@@ -52,14 +62,14 @@ class Choice(NamedTuple):
     """A branch that loses its name, where its place is still needed."""
 
 
-Choose: TypeAlias = Callable[[Sequence[Point], Sequence[Branch]], Awaitable[Choice]]
+Choose: TypeAlias = Callable[[Sequence[StepRef], Sequence[Branch]], Awaitable[RewritePlan]]
 """Chooses what is to go, given a line's steps, branch by branch, and its branches but the first."""
 
 
-class Outcome(NamedTuple):
+class RewriteResult(NamedTuple):
     """What a rewrite did, or would do: what it gives back, and how many bytes the thread then has."""
 
-    freed: Balance
+    freed: SizeBalance
     size: int
 
 
@@ -68,12 +78,12 @@ class Rewriter:
 
     def __init__(
         self,
-        ground: Ground,
-        lines: Lines,
-        states: States,
+        ground: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
         projector: Projector,
-        indexer: Indexer,
-        deltas: Deltas,
+        indexer: TextIndexer,
+        deltas: DeltaReader,
     ) -> None:
         self._ground = ground
         self._backend = ground.backend
@@ -92,11 +102,11 @@ class Rewriter:
         """
         await self._leased(line, choose, weighed=False)
 
-    async def prune(self, line: Line, choose: Choose) -> Outcome:
+    async def prune(self, line: Line, choose: Choose) -> RewriteResult:
         """The same; tells what that gave back."""
         return await self._leased(line, choose, weighed=True)
 
-    async def rehearse(self, line: Line, choose: Choose) -> Outcome:
+    async def rehearse(self, line: Line, choose: Choose) -> RewriteResult:
         """What `prune` would give back. All is worked out as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
@@ -111,11 +121,11 @@ class Rewriter:
                 return outcome._replace(freed=outcome.freed.plus(left))
         raise _kept_changing(line)
 
-    async def _leased(self, line: Line, choose: Choose | None, *, weighed: bool) -> Outcome:
+    async def _leased(self, line: Line, choose: Choose | None, *, weighed: bool) -> RewriteResult:
         lease = Lease(self._ground, line, "rewrite")
         try:
             await lease.take()
-            left = Balance()
+            left = SizeBalance()
             if weighed:
                 left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
@@ -134,16 +144,16 @@ class Rewriter:
 
     async def _attempt(
         self, line: Line, lease: Lease | None, choose: Choose | None, *, weighed: bool
-    ) -> Outcome | None:
+    ) -> RewriteResult | None:
         """Rewrite a line as it is now; without a lease, only as if. None if it changed meanwhile."""
         info = await self._lines.info(line)
         if lease is not None:
             await self._sweep(line, info, lease)
         branches = await self._lines.branches(line)
-        choice, points = Choice(frozenset()), None
+        choice, points = RewritePlan(frozenset()), None
         guards: Sequence[Change] = ()
         if choose is not None:
-            points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+            points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
             choice = await self._spared(line, points, await choose(points, branches))
             if not choice.dropped:
                 return await self._only(line, info, lease, choice.changes)
@@ -151,14 +161,20 @@ class Rewriter:
             carried = await self._deltas.carried(line, points, branches, choice.dropped)
             choice = choice._replace(changes=[*choice.changes, *carried])
         merges = await self._merges(line, points or (), choice.dropped)
-        walk = Walk(line, info, branches, choice.dropped, points, choice.closed, merges)
-        with Rehearsal() as rehearsal:
+        walk = RewriteProgress(line, info, branches, choice.dropped, points, choice.closed, merges)
+        with ScratchNodes() as rehearsal:
             walk.rehearsal = rehearsal if lease is None else None
             return await self._walked(walk, lease, guards, choice, weighed=weighed)
 
     async def _walked(
-        self, walk: Walk, lease: Lease | None, guards: Sequence[Change], choice: Choice, *, weighed: bool
-    ) -> Outcome | None:
+        self,
+        walk: RewriteProgress,
+        lease: Lease | None,
+        guards: Sequence[Change],
+        choice: RewritePlan,
+        *,
+        weighed: bool,
+    ) -> RewriteResult | None:
         line, info = walk.line, walk.info
         for branch in walk.branches:
             if not await self._follow(walk, lease, branch):
@@ -166,15 +182,15 @@ class Rewriter:
         removal = None
         if choice.dropped:
             words = await self._indexer.after_prune(line, choice.dropped, await self._after_gaps(walk))
-            removal = await Removal.of(self._backend, walk, words)
-        freed = Balance()
+            removal = await LineRemoval.of(self._backend, walk, words)
+        freed = SizeBalance()
         if weighed:
             # Once: those who append meanwhile are not to be first again and again.
             gone = Delete(NODES, (*line, info.form))
             changes = await self._changes(walk, removal, choice)
             freed = (await balance(self._backend, [*changes, gone])).plus(walk.added)
         if lease is None:
-            return Outcome(freed, walk.size)
+            return RewriteResult(freed, walk.size)
         while True:
             for branch in await self._appended(walk):
                 if not await self._follow(walk, lease, branch):
@@ -194,37 +210,37 @@ class Rewriter:
                     raise await self._taken_over(line)
                 return None
         await self._sweep(line, walk.fresh, lease)
-        return Outcome(freed, walk.size)
+        return RewriteResult(freed, walk.size)
 
     async def _merges(
-        self, line: Line, points: Sequence[Point], dropped: Set[tuple[int, int]]
-    ) -> dict[tuple[int, int], Sequence[Parent]]:
+        self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
+    ) -> dict[tuple[int, int], Sequence[StepParent]]:
         """What the merges among the steps that go have merged, which their stubs keep."""
-        merges: dict[tuple[int, int], Sequence[Parent]] = {}
+        merges: dict[tuple[int, int], Sequence[StepParent]] = {}
         keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
         async for row in found_rows(self._backend, STEPS, keys):
             try:
                 step = open_step(line, row, self._ground.max_bytes)
             except CorruptError:
                 continue  # it goes all the same; what it merged cannot be told any more
-            merges[Point.of(row)[:2]] = step.header.parents[1:]
+            merges[StepRef.of(row)[:2]] = step.header.parents[1:]
         return merges
 
-    async def _after_gaps(self, walk: Walk) -> list[tuple[Point, Step]]:
+    async def _after_gaps(self, walk: RewriteProgress) -> list[tuple[StepRef, Step]]:
         """The steps that stay and follow some that go."""
         keys = [(*walk.line, *point[:2]) for point in walk.after_gaps]
         return [
-            (Point.of(row), open_step(walk.line, row, self._ground.max_bytes))
+            (StepRef.of(row), open_step(walk.line, row, self._ground.max_bytes))
             async for row in found_rows(self._backend, STEPS, keys)
         ]
 
-    async def _changes(self, walk: Walk, removal: Removal | None, choice: Choice) -> list[Change]:
+    async def _changes(self, walk: RewriteProgress, removal: LineRemoval | None, choice: RewritePlan) -> list[Change]:
         """What switches to the new form."""
         switched = walk.switched()
         removed = [] if removal is None else await removal.changes(walk, switched)
         return [*removed, *switched, *choice.changes]
 
-    async def _spared(self, line: Line, points: Sequence[Point], choice: Choice) -> Choice:
+    async def _spared(self, line: Line, points: Sequence[StepRef], choice: RewritePlan) -> RewritePlan:
         """The same choice, but for steps that are pinned."""
         if not choice.dropped:
             return choice
@@ -233,14 +249,16 @@ class Rewriter:
         last = {each.id: each for each in sorted(points, key=lambda each: each.revision) if each.id in pinned}
         return choice._replace(dropped=choice.dropped - {each[:2] for each in last.values()})
 
-    async def _only(self, line: Line, info: Info, lease: Lease | None, changes: Sequence[Change]) -> Outcome | None:
+    async def _only(
+        self, line: Line, info: LineInfo, lease: Lease | None, changes: Sequence[Change]
+    ) -> RewriteResult | None:
         """Make the changes that were chosen; no step goes."""
         freed = await balance(self._backend, changes)
         if lease is not None and await self._backend.apply([self._lines.unchanged(line, info), *changes]) is not None:
             return None
-        return Outcome(freed, (await self._lines.summary(line)).size)
+        return RewriteResult(freed, (await self._lines.summary(line)).size)
 
-    async def _appended(self, walk: Walk) -> list[Branch]:
+    async def _appended(self, walk: RewriteProgress) -> list[Branch]:
         """The branches that have steps beyond those that were gone past."""
         numbers = list(walk.done)
         found = await self._backend.read(
@@ -249,7 +267,7 @@ class Rewriter:
         longer = {number for number, rows in zip(numbers, found, strict=True) if rows}
         return [branch for branch in walk.branches if branch.branch in longer]
 
-    async def _follow(self, walk: Walk, lease: Lease | None, branch: Branch) -> bool:
+    async def _follow(self, walk: RewriteProgress, lease: Lease | None, branch: Branch) -> bool:
         """Fold what a branch has beyond what was folded before.
 
         False if a step that was not known when the choice was made follows one that goes.
@@ -268,7 +286,7 @@ class Rewriter:
                     raise _Overtaken
             walk.done.setdefault(number, 0)
         async for row in self._rows(walk, number, walk.done[number], None):
-            point = Point.of(row)
+            point = StepRef.of(row)
             if point.pruned:
                 walk.drop(point)
             elif walk.known and walk.last(branch) is None:
@@ -277,7 +295,7 @@ class Rewriter:
                 await self._fold_step(walk, lease, row, walk.last(branch))
         return True
 
-    async def _rows(self, walk: Walk, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
+    async def _rows(self, walk: RewriteProgress, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
         """The steps of a branch from a number on, up to another."""
         page = _FEW
         while stop is None or start < stop:
@@ -289,9 +307,9 @@ class Rewriter:
                 return
             start, page = end, next_page(page, rows)
 
-    async def _fold_step(self, walk: Walk, lease: Lease | None, row: Row, last: Held | None) -> None:
+    async def _fold_step(self, walk: RewriteProgress, lease: Lease | None, row: Row, last: LoadedState | None) -> None:
         """Store the nodes of a step's state, where it is to be a folded one."""
-        line, point = walk.line, Point.of(row)
+        line, point = walk.line, StepRef.of(row)
         step = open_step(line, row, self._ground.max_bytes)
         walk.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
@@ -303,7 +321,7 @@ class Rewriter:
             walk.pointers |= tree.pointers
             await self._store(walk, lease, row, tree.root, tree.nodes, tree.objects)
             return
-        held = Held(last.root, last.form, (*last.tail, (Origin(*point[:2]), step.edit)), fresh=last.fresh)
+        held = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
         walk.pointers.update(pointers(step.edit))
         # Where steps go, the others are folded where they were: what follows them can then be left as it is.
         if len(held.tail) < self._ground.fold_every and (point.tail or not walk.dropped):
@@ -316,14 +334,14 @@ class Rewriter:
 
     async def _store(
         self,
-        walk: Walk,
+        walk: RewriteProgress,
         lease: Lease | None,
         row: Row,
         root: MapRoot,
         nodes: Mapping[bytes, bytes],
         objects: Mapping[bytes, bytes],
     ) -> None:
-        line, point = walk.line, Point.of(row)
+        line, point = walk.line, StepRef.of(row)
         made = [node_row(line, walk.fresh.form, id, data) for id, data in nodes.items()]
         large = [each for at, value in objects.items() for each in object_rows(line, at, value)]
         there = {each.key async for each in found_rows(self._backend, OBJECTS, [each.key for each in large])}
@@ -342,10 +360,10 @@ class Rewriter:
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
         walk.folds.append(stored)
         fresh: Mapping[bytes, bytes] = {} if walk.rehearsal is None else walk.rehearsal
-        held = Held(root, walk.fresh.form, fresh=fresh)
+        held = LoadedState(root, walk.fresh.form, fresh=fresh)
         walk.keep(row, held, [*(each.body for each in (*made, *large)), stored.body])
 
-    async def _sweep(self, line: Line, info: Info, lease: Lease) -> None:
+    async def _sweep(self, line: Line, info: LineInfo, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""
         conditions = [lease.condition(), self._lines.unchanged(line, info)]
         # Refused, it is for whoever has the lease now.
@@ -361,7 +379,7 @@ class Rewriter:
         )
 
 
-def _leftovers(line: Line, info: Info) -> list[Change]:
+def _leftovers(line: Line, info: LineInfo) -> list[Change]:
     return [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
 
 

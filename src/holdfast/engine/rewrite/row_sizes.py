@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
-from holdfast.backends.tables import Key, Space
+from holdfast.backends.tables import Key, Table
 
 _FEW, _MANY = 8, 256
 """How many rows are read at first, when nobody knows how large they are, and at most."""
@@ -19,20 +19,20 @@ _PAGE_BYTES = 4 << 20
 """About how many bytes of bodies are read at a time."""
 
 
-class Balance(NamedTuple):
+class SizeBalance(NamedTuple):
     """What is taken away, less what is added."""
 
     rows: int = 0
     bytes: int = 0
 
-    def less(self, rows: Iterable[Row]) -> Balance:
+    def less(self, rows: Iterable[Row]) -> SizeBalance:
         """The same, and some rows are added."""
         sizes = [row_bytes(row) for row in rows]
-        return Balance(self.rows - len(sizes), self.bytes - sum(sizes))
+        return SizeBalance(self.rows - len(sizes), self.bytes - sum(sizes))
 
-    def plus(self, other: Balance) -> Balance:
+    def plus(self, other: SizeBalance) -> SizeBalance:
         """Both together."""
-        return Balance(self.rows + other.rows, self.bytes + other.bytes)
+        return SizeBalance(self.rows + other.rows, self.bytes + other.bytes)
 
 
 def row_bytes(row: Row) -> int:
@@ -49,7 +49,7 @@ def next_page(page: int, rows: Sequence[Row]) -> int:
     return min(2 * page, _MANY) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
 
 
-async def found_rows(backend: Backend, space: Space, keys: Sequence[Key]) -> AsyncIterator[Row]:
+async def found_rows(backend: Backend, space: Table, keys: Sequence[Key]) -> AsyncIterator[Row]:
     """The rows with these keys, as far as they are there, read in pages."""
     at, page = 0, _FEW
     while at < len(keys):
@@ -60,7 +60,7 @@ async def found_rows(backend: Backend, space: Space, keys: Sequence[Key]) -> Asy
         page = next_page(page, rows)
 
 
-async def rows_below(backend: Backend, space: Space, prefix: Key, *, bodies: bool = True) -> AsyncIterator[Row]:
+async def rows_below(backend: Backend, space: Table, prefix: Key, *, bodies: bool = True) -> AsyncIterator[Row]:
     """The rows whose key starts with this, read in pages."""
     start: Key = ()
     page = _FEW if bodies else _MANY
@@ -75,10 +75,10 @@ async def rows_below(backend: Backend, space: Space, prefix: Key, *, bodies: boo
         page = next_page(page, rows)
 
 
-async def balance(backend: Backend, changes: Iterable[Change]) -> Balance:
+async def balance(backend: Backend, changes: Iterable[Change]) -> SizeBalance:
     """What a batch would give back if it were applied now: what is deleted or written over, less what is written."""
-    single: dict[Space, list[Key]] = {}
-    prefixes: list[tuple[Space, Key]] = []
+    single: dict[Table, list[Key]] = {}
+    prefixes: list[tuple[Table, Key]] = []
     written: list[Create | Ensure | Put] = []
     for change in changes:
         if isinstance(change, Delete):
@@ -102,4 +102,4 @@ async def balance(backend: Backend, changes: Iterable[Change]) -> Balance:
     for space, keys in single.items():
         async for row in found_rows(backend, space, list(dict.fromkeys(keys))):
             rows, size = rows + 1, size + row_bytes(row)
-    return Balance(rows, size)
+    return SizeBalance(rows, size)

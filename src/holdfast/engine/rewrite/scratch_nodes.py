@@ -10,7 +10,7 @@ _IN_MEMORY = 8 << 20
 """How many bytes are kept in memory; more go to a temporary file."""
 
 
-class Rehearsal(Mapping[bytes, bytes]):
+class ScratchNodes(Mapping[bytes, bytes]):
     """Nodes by id and large values by pointer, as many as there are and not all in memory."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from msgspec.msgpack import Decoder, Ext
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, LoadLarge, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, LoadLarge, Operation, Set
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
 from holdfast.engine.projection.rendering import ROLES
 from holdfast.engine.projection.rows import is_hidden
@@ -35,7 +35,7 @@ text."""
 _decode = Decoder().decode
 
 
-class Text(NamedTuple):
+class ExtractedText(NamedTuple):
     """A string that an edit brings.
 
     `role` is that of the message it is in, if it is in one; `said` if it is what the message says. Where a longer text
@@ -55,7 +55,7 @@ class Text(NamedTuple):
         return any((low < end and start < high) or start < low == high < end for low, high in self.fresh)
 
 
-class Around(NamedTuple):
+class ChannelsAroundEdit(NamedTuple):
     """Channels as they were before an edit, and as they are after it, as far as that has to be known."""
 
     before: Mapping[bytes, Packed] = MappingProxyType({})
@@ -79,7 +79,7 @@ def edited_items(edit: EditMap) -> list[bytes]:
     return [key for key, operation in edit.put if not _is_hidden(key) and _edits_items(operation)]
 
 
-def texts(edit: EditMap, around: Around, load: LoadLarge) -> Iterator[Text]:
+def texts(edit: EditMap, around: ChannelsAroundEdit, load: LoadLarge) -> Iterator[ExtractedText]:
     """The strings that an edit brings, and that it changes. `load` is asked for large values.
 
     Without `replaced` channels as they were before, all that is in them is taken for new. Without `edited_items` as
@@ -111,14 +111,14 @@ def _has(operation: Operation, test: Callable[[Operation], bool]) -> bool:
     if isinstance(operation, EditMap):
         return any(_has(each, test) for _, each in operation.put)
     if isinstance(operation, EditList):
-        return any(isinstance(part, Change) and _has(part.operation, test) for part in operation.parts)
+        return any(isinstance(part, ChangeItem) and _has(part.operation, test) for part in operation.parts)
     return test(operation)
 
 
 def _edits_items(operation: Operation) -> bool:
     if isinstance(operation, EditMap):
         return any(_edits_items(each) for _, each in operation.put)
-    return isinstance(operation, EditList) and any(isinstance(part, Change) for part in operation.parts)
+    return isinstance(operation, EditList) and any(isinstance(part, ChangeItem) for part in operation.parts)
 
 
 def _is_container(value: bytes) -> bool:
@@ -142,7 +142,7 @@ class _Place(NamedTuple):
 
 def _operation(
     place: _Place, operation: Operation, old: Packed | None, now: Packed | None, load: LoadLarge
-) -> Iterator[Text]:
+) -> Iterator[ExtractedText]:
     if isinstance(operation, Set):
         yield from _set(place, operation.value, old, load)
         return
@@ -183,7 +183,7 @@ def _items_of(packed: Packed | None) -> list[bytes]:
     return [] if packed is None else as_items(packed) or []
 
 
-def _set(place: _Place, value: bytes, old: Packed | None, load: LoadLarge) -> Iterator[Text]:
+def _set(place: _Place, value: bytes, old: Packed | None, load: LoadLarge) -> Iterator[ExtractedText]:
     """What is in a value. Of a list or dict in place of another, what was not in that one as often."""
     if old is None or not _is_container(value):
         yield from _packed(place, value, load)
@@ -196,7 +196,7 @@ def _set(place: _Place, value: bytes, old: Packed | None, load: LoadLarge) -> It
             yield each
 
 
-def _old_texts(old: Packed, load: LoadLarge) -> Iterator[Text]:
+def _old_texts(old: Packed, load: LoadLarge) -> Iterator[ExtractedText]:
     if isinstance(old, bytes):
         yield from _packed(_Place(()), old, load)
     else:
@@ -204,12 +204,12 @@ def _old_texts(old: Packed, load: LoadLarge) -> Iterator[Text]:
             yield from _old_texts(item, load)
 
 
-def _list(at: _Place, edit: EditList, old: list[bytes], now: list[bytes], load: LoadLarge) -> Iterator[Text]:
+def _list(at: _Place, edit: EditList, old: list[bytes], now: list[bytes], load: LoadLarge) -> Iterator[ExtractedText]:
     place = 0
     for part in edit.parts:
-        if isinstance(part, Keep):
+        if isinstance(part, KeepRun):
             place += part.length
-        elif isinstance(part, Change):
+        elif isinstance(part, ChangeItem):
             was = old[part.place] if part.place < len(old) else None
             item = now[place] if place < len(now) else None
             yield from _operation(at.below(place), part.operation, was, item, load)
@@ -220,17 +220,17 @@ def _list(at: _Place, edit: EditList, old: list[bytes], now: list[bytes], load: 
                 place += 1
 
 
-def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[Text]:
+def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[ExtractedText]:
     """The new parts of a text, with what is around them."""
     text, fresh = content.decode(errors="replace"), []
     at, kept = 0, None
     for part in edit.parts:
-        size = part.length if isinstance(part, Keep) else len(part)
-        if not isinstance(part, Keep) or kept is not None:  # two kept runs that now meet may make a new word
+        size = part.length if isinstance(part, KeepRun) else len(part)
+        if not isinstance(part, KeepRun) or kept is not None:  # two kept runs that now meet may make a new word
             start = len(content[:at].decode(errors="ignore"))
-            new = "" if isinstance(part, Keep) else content[at : at + size].decode(errors="replace")
+            new = "" if isinstance(part, KeepRun) else content[at : at + size].decode(errors="replace")
             fresh.append((start, start + len(new)))
-        kept = part if isinstance(part, Keep) else None
+        kept = part if isinstance(part, KeepRun) else None
         at += size
     windows: list[tuple[int, int, list[tuple[int, int]]]] = []
     for low, high in fresh:
@@ -242,7 +242,7 @@ def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[Text]:
             windows.append((start, end, [(low, high)]))
     for start, end, spans in windows:
         parts = tuple((low - start, high - start) for low, high in spans)
-        yield Text(place.path, text[start:end], place.role, place.said, parts)
+        yield ExtractedText(place.path, text[start:end], place.role, place.said, parts)
 
 
 def _to_space(text: str, place: int, step: int) -> int:
@@ -257,7 +257,7 @@ def _to_space(text: str, place: int, step: int) -> int:
 # Values -----------------------------------------------------------------------------------------------------------
 
 
-def _packed(place: _Place, packed: bytes, load: LoadLarge) -> Iterator[Text]:
+def _packed(place: _Place, packed: bytes, load: LoadLarge) -> Iterator[ExtractedText]:
     if is_pointer(packed):
         packed = load(packed)
     shaped = packed.startswith(msgpack.SHAPED_MARK)
@@ -273,10 +273,10 @@ def _parsed(data: bytes) -> Any:
         raise CorruptError(f"packed bytes cannot be read: {error}") from None
 
 
-def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[Text]:
+def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[ExtractedText]:
     kind = type(raw)
     if kind is str:
-        yield Text(path, raw, role, said)
+        yield ExtractedText(path, raw, role, said)
     elif kind is dict:
         yield from _entries(path, raw.items(), role, said)
     elif kind is list:
@@ -288,7 +288,7 @@ def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[Text]:
             yield from show(path, raw.data, role, said)
 
 
-def _entries(path: Path, entries: Iterable[tuple[Any, Any]], role: str, said: bool) -> Iterator[Text]:
+def _entries(path: Path, entries: Iterable[tuple[Any, Any]], role: str, said: bool) -> Iterator[ExtractedText]:
     entries = [(key if type(key) is str else _key_text(key), item) for key, item in entries]
     own = _message_role(dict(entries))
     part = role != "" and own is None and type(path[-1]) is int and path[-2:-1] in _PARTS
@@ -319,15 +319,15 @@ def _key_text(key: Any) -> str:
     return bytes(key.data).hex() if type(key) is Ext else str(key)
 
 
-_Show: TypeAlias = Callable[[Path, bytes, str, bool], Iterator[Text]]
+_Show: TypeAlias = Callable[[Path, bytes, str, bool], Iterator[ExtractedText]]
 
 
-def _items(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
+def _items(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
     yield from _value(path, _parsed(payload), role, said)
 
 
 def _nth(place: int) -> _Show:
-    def show(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
+    def show(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
         parts = _parsed(payload)
         if type(parts) is list and len(parts) > place:
             yield from _value(path, parts[place], role, said)
@@ -335,13 +335,13 @@ def _nth(place: int) -> _Show:
     return show
 
 
-def _pairs(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
+def _pairs(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
     parts = _parsed(payload)
     if type(parts) is list:
         yield from _entries(path, zip(parts[::2], parts[1::2], strict=False), role, said)
 
 
-def _model(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
+def _model(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
     """The fields of a pydantic model, and those that it was given besides."""
     parts = _parsed(payload)
     if type(parts) is list:
@@ -349,8 +349,8 @@ def _model(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
         yield from _entries(path, [entry for each in fields for entry in each.items()], role, said)
 
 
-def _surrogates(path: Path, payload: bytes, role: str, said: bool) -> Iterator[Text]:
-    yield Text(path, payload.decode(errors="replace"), role, said)
+def _surrogates(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
+    yield ExtractedText(path, payload.decode(errors="replace"), role, said)
 
 
 _TYPED: dict[int, _Show] = {

@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, Words
-from holdfast.engine.branch_graph import Place
-from holdfast.engine.context import Ground
-from holdfast.engine.display_reader import Shown
-from holdfast.engine.lines import Lines, index_key
+from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, WordList
+from holdfast.engine.branch_graph import Position
+from holdfast.engine.context import EngineContext
+from holdfast.engine.display_reader import DisplayReader
+from holdfast.engine.lines import LineIndex, index_key
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_values import pointers
@@ -30,10 +30,17 @@ from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
-from holdfast.engine.projection.rows import Made
-from holdfast.engine.row_format import Info, Line, Point, open_step
-from holdfast.engine.state_loader import Held, States
-from holdfast.engine.text_index.extract import Around, Text, edited_items, edited_texts, replaced, texts
+from holdfast.engine.projection.rows import ProjectedStep
+from holdfast.engine.row_format import Line, LineInfo, StepRef, open_step
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.text_index.extract import (
+    ChannelsAroundEdit,
+    ExtractedText,
+    edited_items,
+    edited_texts,
+    replaced,
+    texts,
+)
 from holdfast.engine.text_index.tokenize import LONGEST, words_of
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
@@ -64,17 +71,17 @@ Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 """Told from time to time how much is done, of how much if that is known, and what was done last."""
 
 
-class Indexed(NamedTuple):
+class IndexReport(NamedTuple):
     """What `build` did: how many threads it looked at, and how many steps got their words."""
 
     threads: int
     steps: int
 
 
-class Indexer:
+class TextIndexer:
     """Makes and keeps the index of words, where a store is to have one."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States) -> None:
+    def __init__(self, ground: EngineContext, lines: LineIndex, states: StateLoader) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
@@ -87,7 +94,7 @@ class Indexer:
         """Whether any tenant is known to have an index."""
         return bool(self._lines.indexed)
 
-    async def rows(self, line: Line, made: Iterable[Made]) -> list[Change]:
+    async def rows(self, line: Line, made: Iterable[ProjectedStep]) -> list[Change]:
         """The rows that are written together with steps of one thread."""
         if line.tenant not in self._lines.indexed or not is_thread(line.name):
             return []  # search finds threads
@@ -105,8 +112,8 @@ class Indexer:
     # What a step brought --------------------------------------------------------------------------------------
 
     async def brought(
-        self, line: Line, point: Point, step: Step, *, pruned: bool = True, gone: Set[tuple[int, int]] = frozenset()
-    ) -> list[Text]:
+        self, line: Line, point: StepRef, step: Step, *, pruned: bool = True, gone: Set[tuple[int, int]] = frozenset()
+    ) -> list[ExtractedText]:
         """The text that a step brought, and nothing that was there before. `gone` are the places of steps that are
         about to be pruned; unless `pruned`, none was before."""
         if not step.header.parents:
@@ -116,63 +123,65 @@ class Indexer:
             return await self._since_last(line, point, gone)
         return await self._found(line, point, step, parent)
 
-    async def _found(self, line: Line, point: Point, step: Step, parent: Point | None = None) -> list[Text]:
+    async def _found(
+        self, line: Line, point: StepRef, step: Step, parent: StepRef | None = None
+    ) -> list[ExtractedText]:
         """What a step brought. Without its parent, this may be too much: of lists that are small enough to be stored
         anew, all that is in them."""
         before: dict[bytes, Packed] = {}
         if parent is not None and (keys := replaced(step.edit)):
-            view = Shown(self._states, line, await self._states.hold(line, parent))
+            view = DisplayReader(self._states, line, await self._states.hold(line, parent))
             olds = {key: await view.find(key) for key in keys}
             before = {key: old for key, old in olds.items() if old is not None}
         looked_at = {*edited_texts(step.edit), *edited_items(step.edit)}
-        held = await self._states.hold(line, point) if looked_at else Held(EMPTY, 0)
+        held = await self._states.hold(line, point) if looked_at else LoadedState(EMPTY, 0)
         return await self._texts(line, step.edit, held, looked_at, before)
 
-    async def _parent(self, line: Line, step: Step, gone: Set[tuple[int, int]]) -> Point | None:
+    async def _parent(self, line: Line, step: Step, gone: Set[tuple[int, int]]) -> StepRef | None:
         """The step that another one follows, unless it was pruned or is about to be."""
         place = step.header.parents[0][:2]
         if place in gone:
             return None
         (rows,) = await self._backend.read([Scan(STEPS, (*line, *place), bodies=False)])
-        return None if not rows or Point.of(rows[0]).pruned else Point.of(rows[0])
+        return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
-    async def _since_last(self, line: Line, point: Point, gone: Set[tuple[int, int]]) -> list[Text]:
+    async def _since_last(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> list[ExtractedText]:
         """The text that is there at a step, and was not at the last one before it that is left."""
         before = await self._last_left(line, point, gone)
         old = {} if before is None else await self._states.values(line, before)
         new = await self._states.values(line, point)
-        held = Held(EMPTY, 0, known=(new, ()))
+        held = LoadedState(EMPTY, 0, known=(new, ()))
         edit = diff_maps(old, new)
         return await self._texts(line, edit, held, {*edited_texts(edit), *edited_items(edit)}, old)
 
-    async def _last_left(self, line: Line, point: Point, gone: Set[tuple[int, int]]) -> Point | None:
+    async def _last_left(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> StepRef | None:
         layout = await self._lines.layout(line)
-        for stretch in layout.stretches(Place(point.branch, point.seq)):
+        for stretch in layout.stretches(Position(point.branch, point.seq)):
             stop = stretch.seq if stretch.branch == point.branch else stretch.seq + 1
             while stop > 0:
                 scan = Scan(STEPS, (*line, stretch.branch), (), (stop,), reverse=True, limit=_PAGE, bodies=False)
                 (rows,) = await self._backend.read([scan])
-                for each in map(Point.of, rows):
+                for each in map(StepRef.of, rows):
                     if not each.pruned and each[:2] not in gone:
                         return each
-                stop = Point.of(rows[-1]).seq if len(rows) == _PAGE else 0
+                stop = StepRef.of(rows[-1]).seq if len(rows) == _PAGE else 0
         return None
 
     async def _texts(
         self,
         line: Line,
         edit: EditMap,
-        held: Held,
+        held: LoadedState,
         looked_at: Iterable[bytes],
         before: Mapping[bytes, Packed] = MappingProxyType({}),
-    ) -> list[Text]:
+    ) -> list[ExtractedText]:
         """The text that an edit brings, given the state after it, and the channels of it that are to be looked at."""
-        view, fresh = Shown(self._states, line, held), dict(held.fresh)
+        view, fresh = DisplayReader(self._states, line, held), dict(held.fresh)
         fresh.update(await self._states.large(line, {each for each in pointers(edit) if each not in fresh}))
         after = {key: await view.value(key) for key in looked_at}
 
-        async def found(load: LoadLarge) -> list[Text]:
-            return list(texts(edit, Around(before, after), load))
+        async def found(load: LoadLarge) -> list[ExtractedText]:
+            return list(texts(edit, ChannelsAroundEdit(before, after), load))
 
         return await self._states.with_large(line, replace(held, fresh=fresh), found)
 
@@ -215,7 +224,7 @@ class Indexer:
 
     # For whole threads ----------------------------------------------------------------------------------------
 
-    async def build(self, tenant: str, tell: Progress | None = None) -> Indexed:
+    async def build(self, tenant: str, tell: Progress | None = None) -> IndexReport:
         """Make the rows that are missing, remove those of steps that are gone, and keep the index from then on.
 
         Begun again it goes on where it ended. Writers go on meanwhile.
@@ -239,7 +248,7 @@ class Indexer:
             if await self._set_mark(tenant, mark, ON):
                 # Whoever began a thread before there was a mark, and has ended since.
                 steps += await self._build_all(tenant, seen, tell)
-                return Indexed(len(seen), steps)
+                return IndexReport(len(seen), steps)
             # Others build it too, and were first; or it was dropped, and perhaps begun anew.
             mark = await self._mark(tenant)
             seen.clear()
@@ -301,7 +310,7 @@ class Indexer:
         )
 
     async def _build(
-        self, line: Line, info: Info, *, renew: bool, tell: Callable[[str], None] | None
+        self, line: Line, info: LineInfo, *, renew: bool, tell: Callable[[str], None] | None
     ) -> tuple[int, bool]:
         """How many steps got their rows, and whether all have."""
         missing, stale = await self._compared(line)
@@ -320,7 +329,7 @@ class Indexer:
             (rows,) = await self._backend.read([Get(STEPS, keys)])
             found: list[Change] = []
             for row in rows:
-                point = Point.of(row)
+                point = StepRef.of(row)
                 try:
                     step = open_step(line, row, self._ground.max_bytes)
                     brought = await (self.brought if info.pruned else self._found)(line, point, step)
@@ -339,13 +348,13 @@ class Indexer:
         steps, rows = await self._backend.read(
             [Scan(STEPS, tuple(line), bodies=False), Scan(WORDS, tuple(line), bodies=False)]
         )
-        there, indexed = [row.key for row in steps if not Point.of(row).pruned], {row.key for row in rows}
+        there, indexed = [row.key for row in steps if not StepRef.of(row).pruned], {row.key for row in rows}
         return [key for key in there if key not in indexed], sorted(indexed.difference(there))
 
     # When steps go --------------------------------------------------------------------------------------------
 
     async def after_prune(
-        self, line: Line, dropped: Set[tuple[int, int]], kept: Sequence[tuple[Point, Step]]
+        self, line: Line, dropped: Set[tuple[int, int]], kept: Sequence[tuple[StepRef, Step]]
     ) -> list[Change]:
         """The changes that go together with the pruning of steps: `kept` are those that stay and follow one that goes.
 
@@ -359,7 +368,7 @@ class Indexer:
         return changes
 
 
-def step_words(found: Iterable[Text]) -> set[str]:
+def step_words(found: Iterable[ExtractedText]) -> set[str]:
     """The words of a step as they are indexed."""
     words = words_of(each.text for each in found)
     if len(words) <= MOST and sum(map(len, words)) * 4 <= _MOST_BYTES:
@@ -374,5 +383,5 @@ def step_words(found: Iterable[Text]) -> set[str]:
     return kept if len(kept) == len(words) else kept | {MANY}
 
 
-def _row(line: Line, point: Point, found: Iterable[Text]) -> Row:
-    return Row((*line, point.branch, point.seq), (point.time, Words(" ".join(sorted(step_words(found))))))
+def _row(line: Line, point: StepRef, found: Iterable[ExtractedText]) -> Row:
+    return Row((*line, point.branch, point.seq), (point.time, WordList(" ".join(sorted(step_words(found))))))

@@ -40,7 +40,7 @@ def _end_of_word() -> re.Pattern[str]:
     return re.compile(rf"{_IN_WORD}\Z")
 
 
-class Folded(NamedTuple):
+class FoldedText(NamedTuple):
     """A text as it is shown, as it is searched, and where each character of the latter comes from if that is not the
     same place."""
 
@@ -55,16 +55,16 @@ class Folded(NamedTuple):
         return self.places[start], self.places[end - 1] + 1 if end > start else self.places[start]
 
 
-def fold(text: str) -> Folded:
+def fold(text: str) -> FoldedText:
     """A text, folded. Where that takes another form of characters, it is shown in that form too."""
     if text.isascii():
-        return Folded(text, text.lower(), None)
+        return FoldedText(text, text.lower(), None)
     shown = text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
     folded = shown.casefold()
     if len(folded) == len(shown):
-        return Folded(shown, folded, None)
+        return FoldedText(shown, folded, None)
     places = [place for place, char in enumerate(shown) for _ in char.casefold()]
-    return Folded(shown, folded, [*places, len(shown)])
+    return FoldedText(shown, folded, [*places, len(shown)])
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
@@ -89,7 +89,7 @@ def needed(text: str, *, prefix: bool = False) -> tuple[list[str], list[str]]:
     return words, []
 
 
-class Finder:
+class TextFinder:
     """Finds a text in folded ones: where it starts or ends with a word, so does what is found, but for the end of a
     prefix. White space stands for any white space."""
 

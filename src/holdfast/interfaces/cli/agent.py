@@ -18,7 +18,7 @@ import click
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.agent_history import diff, handed_over, history, in_short, rollback, transitions
 from holdfast.interfaces.cli.agent_transfer import transfer, transfers
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, pairs, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.json_output import encode, plain
@@ -27,7 +27,7 @@ from holdfast.interfaces.cli.scope_args import acting, as_option
 if TYPE_CHECKING:
     from holdfast.agents.storage.listing import AgentInfo
     from holdfast.agents.storage.record import AgentRecord
-    from holdfast.store.identity_view import Acting
+    from holdfast.store.identity_view import IdentityView
     from holdfast.store.store import Store
 
 _PAGE = 200
@@ -65,7 +65,7 @@ def agent_record(found: AgentRecord) -> dict[str, Any]:
 
 
 @group("agent", invoke_without_command=True)
-def agent(session: Session) -> None:
+def agent(session: CliContext) -> None:
     """List and look at agents, see their transitions, resolve what a crash left half-done, export.
 
     Nothing of this needs the code of the agents.
@@ -91,7 +91,7 @@ def agent(session: Session) -> None:
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
 @as_option
 def list_(
-    session: Session,
+    session: CliContext,
     kind: str | None,
     status: str | None,
     state: str | None,
@@ -114,7 +114,9 @@ def list_(
     _list(session, acting(session, identity), {name: each for name, each in asked.items() if each}, after, limit)
 
 
-def _list(session: Session, there: Store | Acting, asked: dict[str, Any], after: str, limit: int | None) -> None:
+def _list(
+    session: CliContext, there: Store | IdentityView, asked: dict[str, Any], after: str, limit: int | None
+) -> None:
     def pages() -> Iterator[AgentInfo]:
         last, size = after, min(limit or _PAGE, _PAGE)
         while page := there.agents.list(**asked, after=last, limit=size):
@@ -158,14 +160,14 @@ def _row(found: AgentInfo, now: datetime) -> tuple[str, ...]:
 )
 @click.option("--full", is_flag=True, help="Show all messages, and do not shorten long values.")
 @as_option
-def show(session: Session, id: str, version: int | None, tail: int, full: bool, identity: str | None) -> None:
+def show(session: CliContext, id: str, version: int | None, tail: int, full: bool, identity: str | None) -> None:
     """Show an agent: its status and state, what it holds, its tools, the end of its conversation, and what is pending.
 
     \b
     holdfast agent show committer
     holdfast agent show committer --version 12 --json
     """
-    from holdfast.interfaces.cli.value_view import ALL, ROOM, Room, Values
+    from holdfast.interfaces.cli.value_view import ALL, ROOM, DisplayLimits, ValueWriter
 
     there = acting(session, identity)
     try:
@@ -182,7 +184,7 @@ def show(session: Session, id: str, version: int | None, tail: int, full: bool, 
     out.page()
     for line in _header(session, found):
         out.line(line)
-    values = Values(out, ALL if full else Room(ROOM.characters, ROOM.items, max(tail, 1)))
+    values = ValueWriter(out, ALL if full else DisplayLimits(ROOM.characters, ROOM.items, max(tail, 1)))
     for part in _PARTS:
         if held := getattr(found, part):
             out.line()
@@ -193,7 +195,7 @@ def show(session: Session, id: str, version: int | None, tail: int, full: bool, 
         _write(session, values.stretch("conversation", said, start, found.messages))
 
 
-def _header(session: Session, found: AgentRecord) -> Iterator[str]:
+def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
     out = session.out
     yield out.style(f"agent {safe(found.id)}", "yellow")
     yield f"Class:    {safe(found.kind)}, schema {safe(found.schema)}"
@@ -212,7 +214,7 @@ def _header(session: Session, found: AgentRecord) -> Iterator[str]:
             yield f"          holdfast agent resolve {shlex.quote(safe(found.id))} {way}"
 
 
-def _tools(session: Session, found: AgentRecord) -> None:
+def _tools(session: CliContext, found: AgentRecord) -> None:
     from holdfast.agents.api.tools import of_record
 
     tools = of_record(found.tools)
@@ -227,7 +229,7 @@ def _tools(session: Session, found: AgentRecord) -> None:
     session.out.table(_TOOL_HEADS, rows, right=_TOOL_HEADS[3:7], shrink="LAST ERROR", styles={"TOOL": "yellow"})
 
 
-def _write(session: Session, lines: Iterator[str]) -> None:
+def _write(session: CliContext, lines: Iterator[str]) -> None:
     for line in lines:
         session.out.line(line)
 
@@ -237,14 +239,14 @@ def _write(session: Session, lines: Iterator[str]) -> None:
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last so many only.")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="As the conversation was at this version.")
 @as_option
-def messages(session: Session, id: str, limit: int | None, version: int | None, identity: str | None) -> None:
+def messages(session: CliContext, id: str, limit: int | None, version: int | None, identity: str | None) -> None:
     """Show the conversation of an agent, from its first message to its last.
 
     \b
     holdfast agent messages haiku -n 20
     holdfast agent messages haiku --json | jq .content
     """
-    from holdfast.interfaces.cli.value_view import ALL, Values
+    from holdfast.interfaces.cli.value_view import ALL, ValueWriter
 
     there = acting(session, identity)
     found = there.agents.load(id, version=version)
@@ -257,7 +259,7 @@ def messages(session: Session, id: str, limit: int | None, version: int | None, 
         session.note(f"{id} has no messages.")
         return
     session.out.page()
-    _write(session, Values(session.out, ALL).stretch("conversation", said, start, found.messages))
+    _write(session, ValueWriter(session.out, ALL).stretch("conversation", said, start, found.messages))
 
 
 @command("resolve")
@@ -267,7 +269,7 @@ def messages(session: Session, id: str, limit: int | None, version: int | None, 
 @dry_run_option
 @as_option
 def resolve(
-    session: Session, id: str, way: Literal["forward", "back"] | None, dry_run: bool, identity: str | None
+    session: CliContext, id: str, way: Literal["forward", "back"] | None, dry_run: bool, identity: str | None
 ) -> None:
     """Resolve what a crash left half-done: a transition, a start, pause or stop, a transfer.
 
@@ -305,7 +307,7 @@ def resolve(
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="As it was at this version.")
 @as_option
-def export(session: Session, id: str, file: str, version: int | None, identity: str | None) -> None:
+def export(session: CliContext, id: str, file: str, version: int | None, identity: str | None) -> None:
     """Write all that is kept of an agent, with its conversation, as a JSON document that people can read.
 
     It goes to stdout unless a FILE is named.
@@ -344,7 +346,7 @@ def export(session: Session, id: str, file: str, version: int | None, identity: 
 @click.option("--id", metavar="ID", help="Under this id, and not the one that it had.")
 @click.option("--create", is_flag=True, help="Make the store, if it is not there.")
 @as_option
-def import_(session: Session, file: str, id: str | None, create: bool, identity: str | None) -> None:
+def import_(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
     """Save an agent from what `holdfast agent export` wrote, as one that was not there before. The file `-` is stdin.
 
     \b
@@ -366,7 +368,7 @@ def import_(session: Session, file: str, id: str | None, create: bool, identity:
 @dry_run_option
 @yes_option
 @as_option
-def delete(session: Session, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
     """Remove an agent for good, with its conversation and all of its history.
 
     \b

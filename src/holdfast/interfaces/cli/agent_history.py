@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import ago, clock, safe
 from holdfast.interfaces.cli.scope_args import acting, as_option
 
 if TYPE_CHECKING:
-    from holdfast.agents.storage.record import Pending
-    from holdfast.agents.storage.transition_log import Changed
-    from holdfast.interfaces.cli.progress import Progress
-    from holdfast.store.identity_view import Acting
+    from holdfast.agents.storage.record import PendingChange
+    from holdfast.agents.storage.transition_log import TransitionRecord
+    from holdfast.interfaces.cli.progress import ProgressBar
+    from holdfast.store.identity_view import IdentityView
     from holdfast.store.store import Store
 
 _PAGE = 500
@@ -26,13 +26,13 @@ _HEADS = ("TIME", "TRIGGER", "FROM", "TO", "OUTCOME", "TOOK", "BY", "ERROR")
 _STEP_HEADS = ("VERSION", "SAVED", "KIND", "STATUS", "STATE", "MESSAGES", "BY")
 
 
-def in_short(pending: Pending) -> str:
+def in_short(pending: PendingChange) -> str:
     """What is half-done, on a line."""
     what = f"transition {pending.trigger}" if pending.kind == "transition" else pending.trigger
     return f"{what}, {pending.source} → {pending.target}{', not acknowledged' * handed_over(pending)}"
 
 
-def handed_over(pending: Pending) -> bool:
+def handed_over(pending: PendingChange) -> bool:
     """Whether it is a transfer of which only the acknowledgement is left: that cannot be taken back."""
     return pending.kind == "transfer" and pending.phase == "received"
 
@@ -47,7 +47,7 @@ def handed_over(pending: Pending) -> bool:
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="So many at most; 100 in a table.")
 @as_option
 def transitions(
-    session: Session,
+    session: CliContext,
     id: str,
     trigger: str | None,
     outcome: str | None,
@@ -87,19 +87,21 @@ def transitions(
         session.note("There are no such transitions." if trigger or outcome else f"{id} has had no transitions.")
 
 
-def _pages(there: Store | Acting, id: str, before: str | None, asked: dict[str, Any], size: int) -> Iterator[Changed]:
+def _pages(
+    there: Store | IdentityView, id: str, before: str | None, asked: dict[str, Any], size: int
+) -> Iterator[TransitionRecord]:
     last = before
     while page := there.agents.transitions(id, before=last, limit=size, **asked):
         yield from page
         last = page[-1].cursor
 
 
-def _row(each: Changed) -> tuple[str, ...]:
+def _row(each: TransitionRecord) -> tuple[str, ...]:
     took = f"{each.duration * 1000:.1f} ms"
     return clock(each.time), each.trigger, each.source, each.target, each.outcome, took, each.actor, each.error
 
 
-def _draw(session: Session, there: Store | Acting, id: str, form: str) -> None:
+def _draw(session: CliContext, there: Store | IdentityView, id: str, form: str) -> None:
     from holdfast.agents.storage import diagram
     from holdfast.agents.storage.transition_log import counts
 
@@ -119,7 +121,7 @@ def _draw(session: Session, there: Store | Acting, id: str, form: str) -> None:
         session.out.line(safe(line))
 
 
-def _told(changes: Iterator[Changed], tell: Progress) -> Iterator[Changed]:
+def _told(changes: Iterator[TransitionRecord], tell: ProgressBar) -> Iterator[TransitionRecord]:
     for number, each in enumerate(changes, 1):
         tell(number, None, each.trigger)
         yield each
@@ -130,7 +132,7 @@ def _told(changes: Iterator[Changed], tell: Progress) -> Iterator[Changed]:
 @click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Go on with what is older than this version.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many.")
 @as_option
-def history(session: Session, id: str, before: int | None, limit: int, identity: str | None) -> None:
+def history(session: CliContext, id: str, before: int | None, limit: int, identity: str | None) -> None:
     """Show how an agent was saved, the latest first: each step, with the version that it made.
 
     \b
@@ -156,7 +158,7 @@ def history(session: Session, id: str, before: int | None, limit: int, identity:
 @click.argument("b", metavar="[B]", type=click.IntRange(1), required=False)
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 @as_option
-def diff(session: Session, id: str, a: int | None, b: int | None, exit_code: bool, identity: str | None) -> None:
+def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: bool, identity: str | None) -> None:
     """Show what differs between two versions of an agent: without B, A and the last one; without A, what the last
     changed.
 
@@ -186,7 +188,7 @@ def diff(session: Session, id: str, a: int | None, b: int | None, exit_code: boo
 @dry_run_option
 @yes_option
 @as_option
-def rollback(session: Session, id: str, to: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def rollback(session: CliContext, id: str, to: str, dry_run: bool, yes: bool, identity: str | None) -> None:
     """Make an agent what it was, in a new step: nothing of the history goes.
 
     TO is a version, as in 12, or the name of a state: then it is what it was when it was last in that. Whatever the

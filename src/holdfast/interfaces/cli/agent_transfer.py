@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, pairs, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.cli.scope_args import acting, as_option
@@ -21,7 +21,7 @@ _HEADS = ("TIME", "FROM", "TO", "PHASE", "MESSAGES", "BY", "REASON")
 @yes_option
 @as_option
 def transfer(
-    session: Session,
+    session: CliContext,
     source: str,
     target: str,
     reason: str,
@@ -55,7 +55,7 @@ def transfer(
 @click.argument("id", type=AGENT)
 @click.option("-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many.")
 @as_option
-def transfers(session: Session, id: str, limit: int, identity: str | None) -> None:
+def transfers(session: CliContext, id: str, limit: int, identity: str | None) -> None:
     """Show what an agent handed over and took over, the latest first, each as far as it got.
 
     \b

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import Session, command, group
+from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import clock, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.security.audit.query import Audited
-    from holdfast.security.audit.verify import Finding
+    from holdfast.security.audit.query import AuditRecord
+    from holdfast.security.audit.verify import AuditFinding
 
 _PAGE = 200
 _HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
@@ -43,7 +43,7 @@ _OWNER = "owner"
 @click.option(
     "-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many rows."
 )
-def audit(session: Session, limit: int, after: str | None, actor: str | None, **asked: Any) -> None:
+def audit(session: CliContext, limit: int, after: str | None, actor: str | None, **asked: Any) -> None:
     """Show what was done and tried in the state of scopes, the newest first.
 
     That is what was changed, by whom; what identities read; what hooks did; rights that were given and taken; and what
@@ -66,7 +66,7 @@ def audit(session: Session, limit: int, after: str | None, actor: str | None, **
     who, asked["kind"] = "" if actor == _OWNER else actor, asked["kind"] or ""
     store = session.open()
 
-    def pages() -> Iterator[Audited]:
+    def pages() -> Iterator[AuditRecord]:
         last = after
         while page := store.audit(actor=who, **asked, limit=min(limit, _PAGE), after=last):
             yield from page
@@ -89,7 +89,7 @@ def audit(session: Session, limit: int, after: str | None, actor: str | None, **
 
 
 @command("verify")
-def verify(session: Session) -> None:
+def verify(session: CliContext) -> None:
     """Check that the audit is as it was written: every row, every step, and their order.
 
     Exits with 0 if all is well, with 5 if rows were altered, added or taken away.
@@ -111,7 +111,7 @@ def verify(session: Session) -> None:
 
 @command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
-def export(session: Session, file: str) -> None:
+def export(session: CliContext, file: str) -> None:
     """Write the audit to a file that anybody can check without the store: JSON, a line for each step.
 
     \b
@@ -132,7 +132,7 @@ def export(session: Session, file: str) -> None:
 @command("check")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported before.")
-def check(session: Session, file: str, heads_file: str | None) -> None:
+def check(session: CliContext, file: str, heads_file: str | None) -> None:
     """Check an exported audit. Needs the file only, and no store.
 
     Exits with 0 if all is well, with 5 if the file is damaged, with 6 if what it tells is not what was written.
@@ -159,11 +159,11 @@ def check(session: Session, file: str, heads_file: str | None) -> None:
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
     from holdfast.engine.model.scopes import MARK
-    from holdfast.maintenance.verify.heads import Heads
+    from holdfast.maintenance.verify.heads import StoreHeads
 
     if file is None:
         return None
-    threads = Heads.load(file).threads
+    threads = StoreHeads.load(file).threads
     return {
         name: (branch.length, branch.hash)
         for name, head in threads.items()
@@ -180,7 +180,7 @@ def _plain(report: Any) -> dict[str, Any]:
     return told
 
 
-def _tell(session: Session, findings: Sequence[Finding], looked: str) -> None:
+def _tell(session: CliContext, findings: Sequence[AuditFinding], looked: str) -> None:
     from holdfast.engine.model.scopes import MARK
 
     out = session.out

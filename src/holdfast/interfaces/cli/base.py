@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, on_terminal, wants_color
 
 if TYPE_CHECKING:
-    from holdfast.interfaces.cli.progress import Progress
+    from holdfast.interfaces.cli.progress import ProgressBar
     from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ COMPLETE = "_HOLDFAST_COMPLETE"
 """The variable with which a shell asks for completions."""
 
 
-class Session:
+class CliContext:
     """One run of the command line: its settings, its store, where its output goes.
 
     The shared options are attributes: `store_name`, `tenant`, `json`, `pager`, `color`, `quiet`, `verbose`.
@@ -107,11 +107,11 @@ class Session:
         mark = "\x1b[1;33mwarning:\x1b[0m" if wants_color(self.color, sys.stderr) else "warning:"
         sys.stderr.write(f"{mark} {safe(text, lines=True)}\n")
 
-    def progress(self, title: str) -> Progress:
+    def progress(self, title: str) -> ProgressBar:
         """A callback `(done, total, what)` that draws a bar on stderr: `with session.progress("Verifying") as tell:`"""
-        from holdfast.interfaces.cli.progress import Progress
+        from holdfast.interfaces.cli.progress import ProgressBar
 
-        return Progress(title, shown=not self.quiet)
+        return ProgressBar(title, shown=not self.quiet)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something is destroyed. Returns if the answer is yes; ends the command if it is not.
@@ -148,7 +148,7 @@ class Session:
 def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:  # noqa: ARG001
         if value is not None:
-            setattr(context.ensure_object(Session), name, value)
+            setattr(context.ensure_object(CliContext), name, value)
         return value
 
     return callback
@@ -194,7 +194,7 @@ def _help_option() -> click.Option:
 SHARED_NAMES = frozenset({"store", "tenant", "json", "no_pager", "color", "quiet", "verbose"})
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command that takes the shared options too, and shows them apart."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -226,10 +226,10 @@ def format_options(command: click.Command, context: click.Context, formatter: cl
             formatter.write_dl(shared)
 
 
-class Group(click.Group):
+class CliGroup(click.Group):
     """A command with commands of its own, such as `jobs list`."""
 
-    command_class = Command
+    command_class = CliCommand
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -244,19 +244,19 @@ class Group(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def command(name: str, cls: type[Command] = Command, **settings: Any) -> Callable[[F], Command]:
-    """Make a function a command. Its first argument is the `Session`; its docstring is the help."""
+def command(name: str, cls: type[CliCommand] = CliCommand, **settings: Any) -> Callable[[F], CliCommand]:
+    """Make a function a command. Its first argument is the `CliContext`; its docstring is the help."""
 
-    def decorate(function: F) -> Command:
+    def decorate(function: F) -> CliCommand:
         return click.command(name, cls=cls, **settings)(click.pass_obj(function))
 
     return decorate
 
 
-def group(name: str, cls: type[Group] = Group, **settings: Any) -> Callable[[F], Group]:
+def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callable[[F], CliGroup]:
     """Make a function a group of commands. Add them with `@the_group.add` or `the_group.add_command(command)`."""
 
-    def decorate(function: F) -> Group:
+    def decorate(function: F) -> CliGroup:
         return click.group(name, cls=cls, **settings)(click.pass_obj(function))
 
     return decorate

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, first_line, safe
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.cli.patches import painted
 
 if TYPE_CHECKING:
-    from holdfast.history.blame import Origin, Revised, Writer
+    from holdfast.history.blame import BlameEntry, CheckpointRef, ValueChange
     from holdfast.store.store import Store
 
 _SHORTEST = 8
@@ -32,7 +32,7 @@ _HEADS = ("CHECKPOINT", "STEP", "WHEN", "BY", "PLACE", "VALUE")
 @click.option("--history", is_flag=True, help="Show every checkpoint that changed the place, the latest first.")
 @click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
 @click.option("--word", is_flag=True, help="With --history: show changed words as [-old-]{+new+}.")
-def blame(session: Session, thread: str, path: str, at: str, history: bool, limit: int | None, word: bool) -> None:
+def blame(session: CliContext, thread: str, path: str, at: str, history: bool, limit: int | None, word: bool) -> None:
     """Show which checkpoint wrote what is at a place of a state, when, and by whom.
 
     PATH is a channel, or a place below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Of
@@ -49,7 +49,7 @@ def blame(session: Session, thread: str, path: str, at: str, history: bool, limi
         _blame(session, store, thread, path, at, limit)
 
 
-def _blame(session: Session, store: Store, thread: str, path: str, at: str, limit: int | None) -> None:
+def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None) -> None:
     start = 0
     widths: list[int] = []
     while limit is None or start < limit:
@@ -71,7 +71,7 @@ def _blame(session: Session, store: Store, thread: str, path: str, at: str, limi
             return
 
 
-def _history(session: Session, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
+def _history(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
     found = store.history(thread, path, at, limit=limit)
     if session.json:
         session.emit_all(
@@ -91,7 +91,7 @@ def _history(session: Session, store: Store, thread: str, path: str, at: str, li
             out.line(f"  {painted(out, line)}".rstrip())
 
 
-def _title(session: Session, each: Revised, id: str) -> None:
+def _title(session: CliContext, each: ValueChange, id: str) -> None:
     writer = each.writer
     parts = [session.out.style(safe(id), "yellow"), f"step {writer.step}", safe(writer.kind), _when(writer)]
     if writer.by:
@@ -99,11 +99,11 @@ def _title(session: Session, each: Revised, id: str) -> None:
     session.out.line("  ".join(parts))
 
 
-def _when(writer: Writer) -> str:
+def _when(writer: CheckpointRef) -> str:
     return "" if writer.time is None else ago(writer.time)
 
 
-def _short(store: Store, thread: str, writers: Sequence[Writer]) -> list[str]:
+def _short(store: Store, thread: str, writers: Sequence[CheckpointRef]) -> list[str]:
     """The starts of ids that name them in their thread; of pruned ones, that they were."""
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.row_format import Line
@@ -115,7 +115,7 @@ def _short(store: Store, thread: str, writers: Sequence[Writer]) -> list[str]:
     return [known.get(writer.id, "(pruned)") for writer in writers]
 
 
-def _row(origin: Origin, id: str) -> tuple[str, ...]:
+def _row(origin: BlameEntry, id: str) -> tuple[str, ...]:
     writer = origin.writer
     return id, str(writer.step), _when(writer), writer.by, origin.where, _value(origin.value)
 
@@ -131,7 +131,7 @@ def _value(value: Any) -> str:
     return json.dumps(tree, ensure_ascii=False)
 
 
-def _record(writer: Writer) -> dict[str, Any]:
+def _record(writer: CheckpointRef) -> dict[str, Any]:
     return {
         "id": writer.id or None,
         "step": writer.step,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
@@ -27,7 +27,7 @@ _HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
 @dry_run_option
 @yes_option
 def branch(
-    session: Session,
+    session: CliContext,
     thread: str,
     names: tuple[str, ...],
     rename: bool,
@@ -65,7 +65,7 @@ def branch(
         _told(session, made, f"Branch {name} starts at {made.base}.")
 
 
-def _list(session: Session, branches: Sequence[BranchInfo]) -> None:
+def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
     if session.json:
         session.emit_all(branches)
         return
@@ -83,7 +83,7 @@ def _list(session: Session, branches: Sequence[BranchInfo]) -> None:
     session.out.table(_HEADS, rows, right=("OWN",), shrink="STARTS FROM", styles={"": "green", "HEAD": "yellow"})
 
 
-def _delete(session: Session, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
+def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
     store = session.open(write=not dry_run)
     try:
         going = {name: store.delete_branch(thread, name, force=force, dry_run=True) for name in names}
@@ -106,7 +106,7 @@ def _delete(session: Session, thread: str, names: Sequence[str], *, force: bool,
 @click.argument("branch", type=BRANCH)
 @click.argument("revision", type=REVISION, required=False)
 @click.option("-c", "--create", is_flag=True, help="Start the branch first: at REVISION, or at HEAD.")
-def switch(session: Session, thread: str, branch: str, revision: str | None, create: bool) -> None:
+def switch(session: CliContext, thread: str, branch: str, revision: str | None, create: bool) -> None:
     """Make a branch the one that the thread goes on with.
 
     Its last checkpoint becomes the latest of the thread: if need be, by a checkpoint on it that changes nothing.
@@ -132,7 +132,7 @@ def switch(session: Session, thread: str, branch: str, revision: str | None, cre
 @click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a place; JSON, or else text.")
 @click.option("--remove", multiple=True, metavar="PATH", help="Remove what is at a place.")
 def fork(
-    session: Session, thread: str, name: str, revision: str, changes: tuple[str, ...], remove: tuple[str, ...]
+    session: CliContext, thread: str, name: str, revision: str, changes: tuple[str, ...], remove: tuple[str, ...]
 ) -> None:
     """Start a branch at a checkpoint, with an edited state if need be.
 
@@ -169,7 +169,7 @@ def _change(text: str) -> tuple[tuple[Any, ...], Any]:
 @click.argument("thread", type=THREAD)
 @click.argument("revision", type=REVISION)
 @click.option("--branch", type=BRANCH, help="Save it on this branch, and not on top of the latest.")
-def restore(session: Session, thread: str, revision: str, branch: str | None) -> None:
+def restore(session: CliContext, thread: str, revision: str, branch: str | None) -> None:
     """Go back to an older state, in a new checkpoint. Nothing is undone.
 
     \b
@@ -179,7 +179,7 @@ def restore(session: Session, thread: str, revision: str, branch: str | None) ->
     _told(session, made, f"{made.id} has the state of {made.metadata['restored']}.")
 
 
-def _told(session: Session, record: object, text: str) -> None:
+def _told(session: CliContext, record: object, text: str) -> None:
     """Say what was done: as a record, or in words."""
     if session.json:
         session.emit(record)

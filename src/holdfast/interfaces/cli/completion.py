@@ -16,7 +16,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from holdfast.interfaces.cli.base import COMPLETE, Session, command
+from holdfast.interfaces.cli.base import COMPLETE, CliContext, command
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -69,7 +69,7 @@ class Bash(BashComplete):
 def complete(root: click.Command, instruction: str) -> int:
     """Answer a shell that asks for completions."""
     add_completion_class(Bash)
-    session = Session()
+    session = CliContext()
     try:
         return shell_complete(root, {"obj": session}, "holdfast", COMPLETE, instruction)
     finally:
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
 @command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
-def completion(context: click.Context, session: Session, shell: str) -> None:
+def completion(context: click.Context, session: CliContext, shell: str) -> None:
     """Print a script that completes commands in a shell.
 
     \b

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.base import CliContext
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -25,7 +25,7 @@ class _TookTooLong(Exception):
     """Nobody waits for this any longer."""
 
 
-def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[str]:
+def from_store(session: CliContext, ask: Callable[[Store], Iterable[str]]) -> list[str]:
     """What a store says, or nothing: whoever presses Tab wants no error, and not to wait."""
 
     import signal
@@ -69,7 +69,7 @@ class _FromStore(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        session = ctx.ensure_object(Session)
+        session = ctx.ensure_object(CliContext)
         # Where the last word is an option that waits for its value, click leaves all arguments as they are.
         first = str(ctx.params.get("thread") or ctx.params.get("scope") or next(iter(ctx.args), ""))
         found = from_store(session, lambda store: self.names(store, first, incomplete))
@@ -80,7 +80,7 @@ class _FromStore(click.ParamType[str]):
         raise NotImplementedError
 
 
-class ThreadName(_FromStore):
+class ThreadNameType(_FromStore):
     """The name of a thread."""
 
     name = "thread"
@@ -89,7 +89,7 @@ class ThreadName(_FromStore):
         return [each.thread for each in store.threads(prefix=start, limit=_MANY)]
 
 
-class BranchName(_FromStore):
+class BranchNameType(_FromStore):
     """The name of a branch of the thread that was named before it."""
 
     name = "branch"
@@ -98,7 +98,7 @@ class BranchName(_FromStore):
         return [name for name in branch_names(store, thread).values() if name]
 
 
-class TagName(_FromStore):
+class TagNameType(_FromStore):
     """A tag, or a name, in the thread that was named before it."""
 
     name = "tag"
@@ -107,19 +107,19 @@ class TagName(_FromStore):
         return [*store.names(thread), *store.tags(thread)]
 
 
-class Revision(_FromStore):
+class RevisionType(_FromStore):
     """A checkpoint of the thread that was named before it: `HEAD`, a branch, a name, the start of an id, `HEAD~2`."""
 
     name = "revision"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
         yield "HEAD"
-        yield from BranchName().names(store, thread, start)
+        yield from BranchNameType().names(store, thread, start)
         yield from store.names(thread)
         yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
 
 
-class ScopeName(_FromStore):
+class ScopeNameType(_FromStore):
     """A scope, as in `agent:researcher`."""
 
     name = "scope"
@@ -128,7 +128,7 @@ class ScopeName(_FromStore):
         return [str(each.scope) for each in store.scopes(start, limit=_MANY)]
 
 
-class KeyName(_FromStore):
+class KeyNameType(_FromStore):
     """A key of the scope that was named before it."""
 
     name = "key"
@@ -137,7 +137,7 @@ class KeyName(_FromStore):
         return store.state(thread).list_keys(start, limit=_MANY)
 
 
-class SessionId(_FromStore):
+class SessionIdType(_FromStore):
     """The id of a session."""
 
     name = "id"
@@ -146,7 +146,7 @@ class SessionId(_FromStore):
         return [each.id for each in store.sessions.list(limit=_MANY)]
 
 
-class AgentId(_FromStore):
+class AgentIdType(_FromStore):
     """The id of an agent."""
 
     name = "id"
@@ -155,7 +155,7 @@ class AgentId(_FromStore):
         return [each.id for each in store.agents.list(prefix=start, limit=_MANY)]
 
 
-class GrantId(_FromStore):
+class GrantIdType(_FromStore):
     """The id of a grant."""
 
     name = "id"
@@ -164,7 +164,7 @@ class GrantId(_FromStore):
         return [each.id for each in store.access.grants()]
 
 
-class GroupName(_FromStore):
+class GroupNameType(_FromStore):
     """The name of a group of identities."""
 
     name = "group"
@@ -173,7 +173,7 @@ class GroupName(_FromStore):
         return store.access.groups()
 
 
-class RoleName(_FromStore):
+class RoleNameType(_FromStore):
     """The name of a role."""
 
     name = "role"
@@ -182,7 +182,14 @@ class RoleName(_FromStore):
         return store.access.roles()
 
 
-THREAD, BRANCH, TAG, REVISION = ThreadName(), BranchName(), TagName(), Revision()
-SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = ScopeName(), KeyName(), SessionId(), GrantId(), GroupName(), RoleName()
-AGENT = AgentId()
+THREAD, BRANCH, TAG, REVISION = ThreadNameType(), BranchNameType(), TagNameType(), RevisionType()
+SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = (
+    ScopeNameType(),
+    KeyNameType(),
+    SessionIdType(),
+    GrantIdType(),
+    GroupNameType(),
+    RoleNameType(),
+)
+AGENT = AgentIdType()
 """Types for `click.argument` and `click.option`. The thread's parameter is called `thread`, that of a scope `scope`."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe, size
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import Progress
+    from holdfast.engine.copy.between_stores import CopyProgress
     from holdfast.store.store import Store
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
@@ -25,7 +25,7 @@ _SOME = 10
 @click.argument("target", metavar="URL")
 @_THREADS
 @click.option("--all-tenants", is_flag=True, help="Copy the threads of all tenants, and not only of --tenant.")
-def copy(session: Session, target: str, threads: tuple[str, ...], all_tenants: bool) -> None:
+def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants: bool) -> None:
     """Copy threads to another store: all, or those that are named.
 
     The other store is made if it is not there. Threads keep their ids and hashes. What is there already is skipped, so
@@ -38,7 +38,7 @@ def copy(session: Session, target: str, threads: tuple[str, ...], all_tenants: b
     other = session.open_other(target, create=True)
     with session.progress("Copying") as tell:
 
-        def told(progress: Progress) -> None:
+        def told(progress: CopyProgress) -> None:
             tell(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
         chosen = threads or None
@@ -62,7 +62,7 @@ def copy(session: Session, target: str, threads: tuple[str, ...], all_tenants: b
     show_default=True,
     help="holdfast can be imported again; json has the states alone, for other tools.",
 )
-def export(session: Session, file: str, threads: tuple[str, ...], form: str) -> None:
+def export(session: CliContext, file: str, threads: tuple[str, ...], form: str) -> None:
     """Write threads to a file: all, or those that are named. The file `-` is stdout.
 
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` brings
@@ -96,7 +96,7 @@ def export(session: Session, file: str, threads: tuple[str, ...], form: str) -> 
 @_THREADS
 @click.option("--as", "as_thread", metavar="NAME", help="Bring the one thread under another name.")
 @dry_run_option
-def import_(session: Session, file: str, threads: tuple[str, ...], as_thread: str | None, dry_run: bool) -> None:
+def import_(session: CliContext, file: str, threads: tuple[str, ...], as_thread: str | None, dry_run: bool) -> None:
     """Read threads from a file that `holdfast export` wrote: all, or those that are named. The file `-` is stdin.
 
     Nothing is written before the file was seen to be whole and every hash in it right. Threads that are there already
@@ -125,7 +125,7 @@ def import_(session: Session, file: str, threads: tuple[str, ...], as_thread: st
 @click.argument("threads", type=THREAD, nargs=-1, required=True, metavar="THREAD...")
 @yes_option
 @dry_run_option
-def delete(session: Session, threads: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     """Delete threads, with their namespaces and all that belongs to them. There is no way back.
 
     All that are named are deleted, or none. A thread that is held is not deleted: see `holdfast hold`.
@@ -165,6 +165,6 @@ def _measured(store: Store, names: Sequence[str]) -> tuple[int, int]:
     return sum(each.steps for each in found), sum(each.bytes for each in found)
 
 
-def _warn_of_changing(session: Session, names: Sequence[str]) -> None:
+def _warn_of_changing(session: CliContext, names: Sequence[str]) -> None:
     for name in names:
         session.warn(f"thread {name!r} kept changing: its newest checkpoints may be missing")

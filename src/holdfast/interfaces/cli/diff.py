@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import Session, all_channels_option, command
+from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import local, plural, safe
@@ -17,7 +17,7 @@ from holdfast.interfaces.cli.output import Output
 from holdfast.interfaces.cli.patches import painted
 
 if TYPE_CHECKING:
-    from holdfast.history.diff_result import ChannelChanges, Compared, Diff
+    from holdfast.history.diff_result import ChannelChanges, Diff, DiffSide
     from holdfast.store.store import Store
 
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @all_channels_option
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 def diff(
-    session: Session,
+    session: CliContext,
     thread: str,
     a: str | None,
     b: str | None,
@@ -106,7 +106,7 @@ def _state(file: str) -> dict[str, Any]:
     return state
 
 
-def _patch(session: Session, found: Diff) -> None:
+def _patch(session: CliContext, found: Diff) -> None:
     from holdfast.interfaces.cli.json_output import encode
 
     operations = found.patch()
@@ -139,7 +139,7 @@ def _show(out: Output, whole: Diff, file: str | None, *, stat: bool, word: bool,
         out.line(painted(out, line))
 
 
-def _side(side: Compared, file: str | None) -> str:
+def _side(side: DiffSide, file: str | None) -> str:
     if not side.id:
         return safe(file) if file is not None else "nothing"
     when = "" if side.time is None else f", {local(side.time)}"

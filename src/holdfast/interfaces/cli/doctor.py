@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.exit_codes import FINDINGS, NO_STORE
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.doctor.result import Check
+    from holdfast.maintenance.doctor.result import CheckResult
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 @command("doctor")
 @click.option("--full", is_flag=True, help="Have a large store check itself too, which may take long.")
-def doctor(session: Session, full: bool) -> None:
+def doctor(session: CliContext, full: bool) -> None:
     """Check the installation, the settings and the store, and say what to do about what is found.
 
     It makes no store. Exit code 0 if nothing has to be done, 6 if something has, 10 if there is no store.
@@ -46,7 +46,7 @@ def doctor(session: Session, full: bool) -> None:
         raise click.exceptions.Exit(FINDINGS)
 
 
-def _show(session: Session, check: Check) -> None:
+def _show(session: CliContext, check: CheckResult) -> None:
     level = session.out.style(f"{check.level:7}", _STYLES[check.level])
     session.out.line(f"{level}  {check.code:18}  {safe(check.found)}")
     if check.remedy:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.exit_codes import EXIT_CODES
 from holdfast.interfaces.cli.formatting import first_line
 
@@ -14,7 +14,7 @@ _TITLES = {"error": "Errors", "finding": "Findings of verify", "check": "Checks 
 _WIDTH = 88
 
 
-class Code(click.ParamType[str]):
+class CodeType(click.ParamType[str]):
     """A code."""
 
     name = "code"
@@ -28,8 +28,8 @@ class Code(click.ParamType[str]):
 
 
 @command("explain")
-@click.argument("code", required=False, type=Code())
-def explain(session: Session, code: str | None) -> None:
+@click.argument("code", required=False, type=CodeType())
+def explain(session: CliContext, code: str | None) -> None:
     """Say what a code means: of an error, of what verify found, or of a check of the doctor.
 
     Without a code, list all.
@@ -74,7 +74,7 @@ def explain(session: Session, code: str | None) -> None:
     out.line(f"Exit code {one.exit_code}: {EXIT_CODES[one.exit_code]}.")
 
 
-def _paragraph(session: Session, text: str, start: str = "") -> None:
+def _paragraph(session: CliContext, text: str, start: str = "") -> None:
     from textwrap import wrap
 
     for line in wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import Group, Session, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.base import CliContext, CliGroup, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import GRANT, GROUP, KEY, ROLE, SCOPE
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
@@ -18,14 +18,14 @@ from holdfast.interfaces.cli.scope_args import as_option, until
 
 if TYPE_CHECKING:
     from holdfast.security.access.policy import Policy
-    from holdfast.state.access_api import Granted, StoreAccess
-    from holdfast.store.identity_view import Acting
+    from holdfast.state.access_api import Grant, StoreAccess
+    from holdfast.store.identity_view import IdentityView
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _RIGHTS = click.Choice(("read", "write", "both"))
 
 
-class Grants(Group):
+class GrantGroup(CliGroup):
     """`holdfast grant agent:b read agent:a` is `holdfast grant give agent:b read agent:a`."""
 
     def resolve_command(
@@ -39,8 +39,8 @@ class Grants(Group):
         return super().resolve_command(ctx, ["give", *args] if ":" in args[0] else args)
 
 
-@group("grant", cls=Grants, invoke_without_command=True)
-def grant(session: Session) -> None:
+@group("grant", cls=GrantGroup, invoke_without_command=True)
+def grant(session: CliContext) -> None:
     """Give, list and take away the rights of identities: grants, groups, roles.
 
     An identity is written as a scope is: agent:b, user:alice/agent:writer. A group is group:editors; everybody is in
@@ -65,7 +65,7 @@ def grant(session: Session) -> None:
 @click.option("--until", "end", metavar="WHEN", help="It expires: so long from now (2h, 30d), or at a time.")
 @as_option
 def give(
-    session: Session,
+    session: CliContext,
     to: str,
     right: Literal["read", "write", "both"],
     scope: str,
@@ -98,7 +98,7 @@ def give(
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Those of this scope.")
 @click.option("--dead", is_flag=True, help="Also those that were revoked or have expired in the last weeks.")
 @as_option
-def list_(session: Session, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
+def list_(session: CliContext, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
     """List the grants, the oldest first. With --as: those of the identity's own scopes, and those it was given.
 
     \b
@@ -108,7 +108,7 @@ def list_(session: Session, to: str | None, scope: str | None, dead: bool, ident
     _list(session, to, scope, identity, dead=dead)
 
 
-def _list(session: Session, to: str | None, scope: str | None, identity: str | None, *, dead: bool) -> None:
+def _list(session: CliContext, to: str | None, scope: str | None, identity: str | None, *, dead: bool) -> None:
     store = session.open(write=identity is not None)
     if identity is None:
         found = store.access.grants(to, scope, dead=dead)
@@ -130,13 +130,13 @@ def _list(session: Session, to: str | None, scope: str | None, identity: str | N
     session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
 
 
-def _granter(session: Session, identity: str | None) -> StoreAccess | Acting:
+def _granter(session: CliContext, identity: str | None) -> StoreAccess | IdentityView:
     """Who gives and takes rights: the store's owner, or an identity, of what is its own."""
     store = session.open(write=True)
     return store.access if identity is None else store.acting_as(identity)
 
 
-def _ends(granted: Granted) -> str:
+def _ends(granted: Grant) -> str:
     if granted.revoked is not None:
         return f"revoked {ago(granted.revoked)}"
     if granted.until is None:
@@ -147,7 +147,7 @@ def _ends(granted: Granted) -> str:
 @command("revoke")
 @click.argument("ids", nargs=-1, required=True, type=GRANT, metavar="ID...")
 @as_option
-def revoke(session: Session, ids: tuple[str, ...], identity: str | None) -> None:
+def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> None:
     """Take grants back, at once, also from programs that are using them.
 
     \b
@@ -163,7 +163,7 @@ def revoke(session: Session, ids: tuple[str, ...], identity: str | None) -> None
 @click.argument("who", type=SCOPE)
 @dry_run_option
 @yes_option
-def cut_off(session: Session, who: str, dry_run: bool, yes: bool) -> None:
+def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
     """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
 
     Its own scopes stay its own.
@@ -188,7 +188,7 @@ def cut_off(session: Session, who: str, dry_run: bool, yes: bool) -> None:
 @click.argument("right", type=click.Choice(("read", "write")))
 @click.argument("scope", type=SCOPE)
 @click.argument("key", type=KEY, required=False)
-def check(session: Session, who: str, right: Literal["read", "write"], scope: str, key: str | None) -> None:
+def check(session: CliContext, who: str, right: Literal["read", "write"], scope: str, key: str | None) -> None:
     """Say whether an identity may read or write a scope, or a key of it, now. The exit code is 0 for yes and 1 for no.
 
     \b
@@ -207,7 +207,7 @@ def check(session: Session, who: str, right: Literal["read", "write"], scope: st
 
 
 @command("groups")
-def groups(session: Session) -> None:
+def groups(session: CliContext) -> None:
     """List the groups, and who is in them.
 
     \b
@@ -227,7 +227,7 @@ def groups(session: Session) -> None:
 @command("join")
 @click.argument("group", type=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
-def join(session: Session, group: str, members: tuple[str, ...]) -> None:
+def join(session: CliContext, group: str, members: tuple[str, ...]) -> None:
     """Take identities into a group, which is made by that.
 
     \b
@@ -240,7 +240,7 @@ def join(session: Session, group: str, members: tuple[str, ...]) -> None:
 @command("leave")
 @click.argument("group", type=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
-def leave(session: Session, group: str, members: tuple[str, ...]) -> None:
+def leave(session: CliContext, group: str, members: tuple[str, ...]) -> None:
     """Take identities out of a group.
 
     \b
@@ -254,7 +254,7 @@ def leave(session: Session, group: str, members: tuple[str, ...]) -> None:
 
 
 @command("roles")
-def roles(session: Session) -> None:
+def roles(session: CliContext) -> None:
     """List the roles: their rules, in order, and who has them.
 
     \b
@@ -280,7 +280,7 @@ def roles(session: Session) -> None:
 @command("define")
 @click.argument("role", type=ROLE)
 @click.argument("file", type=click.Path())
-def define(session: Session, role: str, file: str) -> None:
+def define(session: CliContext, role: str, file: str) -> None:
     """Define a role by a JSON file of rules, of which the first that fits decides; - is standard input.
 
     A rule is an object with an effect (allow or deny), a right (read, write or both), and patterns of scopes and keys,
@@ -316,7 +316,7 @@ def _policy(file: str) -> Policy:
 @click.argument("role", type=ROLE)
 @dry_run_option
 @yes_option
-def drop(session: Session, role: str, dry_run: bool, yes: bool) -> None:
+def drop(session: CliContext, role: str, dry_run: bool, yes: bool) -> None:
     """Forget a role: whoever has it loses what it allows, and is denied no longer what it denies.
 
     \b
@@ -336,7 +336,7 @@ def drop(session: Session, role: str, dry_run: bool, yes: bool) -> None:
 @command("assign")
 @click.argument("role", type=ROLE)
 @click.argument("to", type=SCOPE)
-def assign(session: Session, role: str, to: str) -> None:
+def assign(session: CliContext, role: str, to: str) -> None:
     """Give an identity, or a group, a role.
 
     \b
@@ -349,7 +349,7 @@ def assign(session: Session, role: str, to: str) -> None:
 @command("unassign")
 @click.argument("role", type=ROLE)
 @click.argument("to", type=SCOPE)
-def unassign(session: Session, role: str, to: str) -> None:
+def unassign(session: CliContext, role: str, to: str) -> None:
     """Take a role from an identity, or a group.
 
     \b
@@ -363,7 +363,7 @@ def unassign(session: Session, role: str, to: str) -> None:
 
 
 @command("parents")
-def parents(session: Session) -> None:
+def parents(session: CliContext) -> None:
     """List the identities that may read their children's scopes.
 
     \b
@@ -378,7 +378,7 @@ def parents(session: Session) -> None:
 
 @command("allow-children")
 @click.argument("who", type=SCOPE)
-def allow_children(session: Session, who: str) -> None:
+def allow_children(session: CliContext, who: str) -> None:
     """Let an identity read its children's scopes, as user:alice/agent:writer is a child of user:alice.
 
     \b
@@ -390,7 +390,7 @@ def allow_children(session: Session, who: str) -> None:
 
 @command("forbid-children")
 @click.argument("who", type=SCOPE)
-def forbid_children(session: Session, who: str) -> None:
+def forbid_children(session: CliContext, who: str) -> None:
     """Let an identity read its children's scopes no longer.
 
     \b

@@ -11,7 +11,7 @@ Paint = Callable[[str, str], str]
 """Colours a piece of the drawing: `paint("|", "red")`."""
 
 
-class Graph:
+class GraphDrawing:
     """Draws a history from its last steps to its first. Each line that goes on downwards waits for a step."""
 
     def __init__(self, paint: Paint, widest: int = 0) -> None:

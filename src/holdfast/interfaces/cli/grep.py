@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import Command, Session, command
+from holdfast.interfaces.cli.base import CliCommand, CliContext, command
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import ago, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.history.search import Hit, Match
+    from holdfast.history.search import SearchHit, SearchMatch
     from holdfast.store.store import Store
 
 _PAGE = 50
 
 
-class GrepCommand(Command):
+class GrepCommand(CliCommand):
     """Takes words that start with a dash for options, and says what to do if they are none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class GrepCommand(Command):
 @click.option("--index", is_flag=True, help="Make an index of words first, and keep it from then on.")
 @click.option("--drop-index", is_flag=True, help="Remove the index of words.")
 def grep(
-    session: Session,
+    session: CliContext,
     query: tuple[str, ...],
     count: bool,
     only_threads: bool,
@@ -83,7 +83,7 @@ def grep(
         raise click.exceptions.Exit(NOT_FOUND)
 
 
-def _set_index(session: Session, *, drop: bool) -> object:
+def _set_index(session: CliContext, *, drop: bool) -> object:
     store = session.open(write=True)
     if drop:
         dropped = store.drop_index()
@@ -98,7 +98,7 @@ def _set_index(session: Session, *, drop: bool) -> object:
 class _Search:
     """What a query finds, page by page."""
 
-    def __init__(self, session: Session, query: str, limit: int | None) -> None:
+    def __init__(self, session: CliContext, query: str, limit: int | None) -> None:
         self._session = session
         self._query = query
         self._limit = limit
@@ -108,7 +108,7 @@ class _Search:
         self._scanned = False
         self.found = 0
 
-    def __iter__(self) -> Iterator[Match]:
+    def __iter__(self) -> Iterator[SearchMatch]:
         after = None
         while self._limit is None or self.found < self._limit:
             left = _PAGE if self._limit is None else min(_PAGE, self._limit - self.found)
@@ -126,20 +126,20 @@ class _Search:
 
     def tell(self) -> None:
         """Say how it was found, if that was not quick, and what could not be read."""
-        from holdfast.history.query import Said, parse, walk
+        from holdfast.history.query import TextTerm, parse, walk
 
         if self._unreadable:
             self._session.warn(
                 f"{plural(self._unreadable, 'checkpoint')} could not be read and may match; see holdfast verify"
             )
-        asks_text = any(isinstance(each, Said) for each in walk(parse(self._query)))
+        asks_text = any(isinstance(each, TextTerm) for each in walk(parse(self._query)))
         if self._scanned and asks_text and self._store.engine.ground.backend.capabilities.words:
             self._session.note(
                 f"Looked at {plural(self._looked, 'checkpoint')}, without an index. To have one: holdfast grep --index"
             )
 
 
-def _by_thread(session: Session, search: _Search, *, count: bool) -> None:
+def _by_thread(session: CliContext, search: _Search, *, count: bool) -> None:
     found: dict[str, int] = {}
     for match in search:
         found[match.thread] = found.get(match.thread, 0) + 1
@@ -150,14 +150,14 @@ def _by_thread(session: Session, search: _Search, *, count: bool) -> None:
             _write(session, {"thread": thread, "count": number}, f"{safe(thread)}:{number}")
 
 
-def _write(session: Session, record: object, text: str) -> None:
+def _write(session: CliContext, record: object, text: str) -> None:
     if session.json:
         session.emit(record)
     else:
         session.out.line(text)
 
 
-def _each(session: Session, search: _Search) -> None:
+def _each(session: CliContext, search: _Search) -> None:
     out, first = session.out, True
     for match in search:
         if session.json:
@@ -174,7 +174,7 @@ def _each(session: Session, search: _Search) -> None:
         first = False
 
 
-def _heading(session: Session, match: Match) -> None:
+def _heading(session: CliContext, match: SearchMatch) -> None:
     """For people: the checkpoint, and below it where in it."""
     out = session.out
     about = f"step {match.step}, {safe(match.kind)}, {ago(match.time)}"
@@ -186,7 +186,7 @@ def _heading(session: Session, match: Match) -> None:
         out.line(out.style(f"  and {match.more} more", "dim"))
 
 
-def _lines(session: Session, match: Match) -> None:
+def _lines(session: CliContext, match: SearchMatch) -> None:
     """For programs: thread, checkpoint, place and text, with colons between."""
     out = session.out
     start = f"{out.style(safe(match.thread), 'magenta')}:{out.style(safe(match.id), 'yellow')}"
@@ -196,7 +196,7 @@ def _lines(session: Session, match: Match) -> None:
         out.line(start)
 
 
-def _excerpt(session: Session, hit: Hit) -> str:
+def _excerpt(session: CliContext, hit: SearchHit) -> str:
     """The text around a hit, with the hit in colour."""
     parts, at = [], 0
     for low, high in hit.spans:

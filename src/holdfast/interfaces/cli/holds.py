@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, safe
 
@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.formatting import ago, safe
 @click.argument("revision", type=REVISION, required=False)
 @click.option("-m", "--reason", metavar="TEXT", help="Why. There may be several pins, each with its reason.")
 @click.option("-d", "--delete", is_flag=True, help="Take the pin away; without a reason, all that there are.")
-def pin(session: Session, thread: str, revision: str | None, reason: str | None, delete: bool) -> None:
+def pin(session: CliContext, thread: str, revision: str | None, reason: str | None, delete: bool) -> None:
     """List, set or take away pins: a pinned checkpoint is not pruned.
 
     \b
@@ -39,7 +39,7 @@ def pin(session: Session, thread: str, revision: str | None, reason: str | None,
         session.out.line(safe(f"{id} is {'no longer pinned' if delete else 'pinned'}."))
 
 
-def _pins(session: Session, thread: str) -> None:
+def _pins(session: CliContext, thread: str) -> None:
     found = session.open().pins(thread)
     if session.json:
         session.emit_all({"thread": thread, **each._asdict()} for each in found)
@@ -54,7 +54,7 @@ def _pins(session: Session, thread: str) -> None:
 @click.argument("thread", type=THREAD, required=False)
 @click.option("-m", "--reason", metavar="TEXT", help="Why. There may be several holds, each with its reason.")
 @click.option("-d", "--release", is_flag=True, help="Take the hold away; without a reason, all that there are.")
-def hold(session: Session, thread: str | None, reason: str | None, release: bool) -> None:
+def hold(session: CliContext, thread: str | None, reason: str | None, release: bool) -> None:
     """List, set or take away holds: a thread that is held is neither pruned nor deleted.
 
     \b
@@ -78,7 +78,7 @@ def hold(session: Session, thread: str | None, reason: str | None, release: bool
         session.out.line(safe(f"{thread} is {'released' if release else 'held'}."))
 
 
-def _holds(session: Session) -> None:
+def _holds(session: CliContext) -> None:
     found = session.open().holds()
     if session.json:
         session.emit_all(found)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import CorruptError
-from holdfast.interfaces.cli.base import Session, command, group, pairs, yes_option
-from holdfast.interfaces.cli.completion_types import ThreadName
+from holdfast.interfaces.cli.base import CliContext, command, group, pairs, yes_option
+from holdfast.interfaces.cli.completion_types import ThreadNameType
 from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.jobs.jobs import Job, Jobs, Run
+    from holdfast.maintenance.jobs.jobs import Job, JobRun, Jobs
     from holdfast.store.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
@@ -25,7 +25,7 @@ _LOG_HEADS = ("STARTED", "TOOK", "OUTCOME", "BY", "")
 _COLORS = {"ok": "green", "failed": "red", "findings": "red", "killed": "red", "stopped": "yellow", "running": "cyan"}
 
 
-class JobName(ThreadName):
+class JobNameType(ThreadNameType):
     """The name of a job."""
 
     name = "job"
@@ -34,7 +34,7 @@ class JobName(ThreadName):
         return [job.name for job in _jobs(store).list()]
 
 
-class KindName(click.ParamType[str]):
+class KindNameType(click.ParamType[str]):
     """The name of a kind of jobs."""
 
     name = "kind"
@@ -42,12 +42,12 @@ class KindName(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.maintenance.jobs.types import Kinds
+        from holdfast.maintenance.jobs.types import JobTypes
 
-        return [CompletionItem(each) for each in Kinds().names() if each.startswith(incomplete)]
+        return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
 
 
-JOB = JobName()
+JOB = JobNameType()
 
 
 def _jobs(store: Store) -> Jobs:
@@ -70,7 +70,7 @@ def job_record(job: Job) -> dict[str, Any]:
     }
 
 
-def run_record(run: Run) -> dict[str, Any]:
+def run_record(run: JobRun) -> dict[str, Any]:
     """A run as a record."""
     return {
         "started": run.started,
@@ -84,7 +84,7 @@ def run_record(run: Run) -> dict[str, Any]:
 
 
 @group("jobs", invoke_without_command=True)
-def jobs(session: Session) -> None:
+def jobs(session: CliContext) -> None:
     """List, add, run or pause scheduled work.
 
     Jobs are kept in the store. `holdfast jobs work` runs what is due, as long as it is left running; any number of
@@ -95,12 +95,12 @@ def jobs(session: Session) -> None:
 
 
 @command("list")
-def list_(session: Session) -> None:
+def list_(session: CliContext) -> None:
     """List the jobs: when each is due, and how its last run ended."""
     _list(session)
 
 
-def _list(session: Session) -> None:
+def _list(session: CliContext) -> None:
     found = _jobs(session.open()).list()
     if session.json:
         session.emit_all(map(job_record, found))
@@ -132,14 +132,14 @@ def _last(job: Job, now: datetime) -> tuple[str, str]:
 
 @command("add")
 @click.argument("name")
-@click.argument("kind", type=KindName())
+@click.argument("kind", type=KindNameType())
 @click.option("--every", metavar="SPAN", help="Run it again so long after the last time: 30m, 6h, 1d.")
 @click.option("--schedule", metavar="WHEN", help="Or when: 'daily at 03:00', 'weekly on sun at 03:00', '0 3 * * *'.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; the value is JSON, or text.")
 @click.option("--paused", is_flag=True, help="Do not run it until it is resumed.")
 @click.option("--replace", is_flag=True, help="Take the place of the job that has this name.")
 def add(
-    session: Session,
+    session: CliContext,
     name: str,
     kind: str,
     every: str | None,
@@ -171,7 +171,7 @@ def add(
 @command("remove")
 @click.argument("name", type=JOB)
 @yes_option
-def remove(session: Session, name: str, yes: bool) -> None:
+def remove(session: CliContext, name: str, yes: bool) -> None:
     """Forget a job, and its log. A run that is under way goes on to its end."""
     found = _jobs(session.open(write=True))
     with contextlib.suppress(CorruptError):  # it can be removed all the same
@@ -183,7 +183,7 @@ def remove(session: Session, name: str, yes: bool) -> None:
 
 @command("pause")
 @click.argument("name", type=JOB)
-def pause(session: Session, name: str) -> None:
+def pause(session: CliContext, name: str) -> None:
     """Have a job run no more, until it is resumed."""
     job = _jobs(session.open(write=True)).pause(name)
     session.tell(f"Paused the job {name}.", job_record(job))
@@ -191,7 +191,7 @@ def pause(session: Session, name: str) -> None:
 
 @command("resume")
 @click.argument("name", type=JOB)
-def resume(session: Session, name: str) -> None:
+def resume(session: CliContext, name: str) -> None:
     """Have a paused job run again, at the next time of its schedule."""
     job = _jobs(session.open(write=True)).resume(name)
     session.tell(f"Resumed the job {name}, due {_due(job, datetime.now(UTC)) or 'by hand'}.", job_record(job))
@@ -199,7 +199,7 @@ def resume(session: Session, name: str) -> None:
 
 @command("run")
 @click.argument("name", type=JOB)
-def run(session: Session, name: str) -> None:
+def run(session: CliContext, name: str) -> None:
     """Run a job now, in this process, whether it is due or not.
 
     Ctrl-C ends it between two of its steps.
@@ -217,25 +217,25 @@ def run(session: Session, name: str) -> None:
         raise click.exceptions.Exit(FINDINGS)
 
 
-def _outcome(session: Session, done: Run) -> str:
+def _outcome(session: CliContext, done: JobRun) -> str:
     return session.out.style(done.outcome, _COLORS.get(done.outcome, "bold"))
 
 
 @command("work")
 @click.option("--once", is_flag=True, help="Run what is due now, and end: for a scheduler of your own.")
-def work(session: Session, once: bool) -> None:
+def work(session: CliContext, once: bool) -> None:
     """Run jobs when they are due, until it is stopped.
 
     Ctrl-C, or the signal TERM, ends it between two steps of a job; the job is run again by the next runner. With
     --once, the exit code tells whether all went well.
     """
     from holdfast.backends.runtime.drivers import run as driven
-    from holdfast.maintenance.jobs.runner import Runner
+    from holdfast.maintenance.jobs.runner import JobRunner
 
     store = session.open(write=True)
     ended: list[str] = []
 
-    def on_run(job: Job, done: Run) -> None:
+    def on_run(job: Job, done: JobRun) -> None:
         ended.append(done.outcome)
         if session.json:
             session.emit({"name": job.name, **run_record(done)})
@@ -247,7 +247,7 @@ def work(session: Session, once: bool) -> None:
         session.out.flush()
 
     with session.progress("jobs") as progress:
-        runner = Runner(store, on_run=on_run, progress=progress)
+        runner = JobRunner(store, on_run=on_run, progress=progress)
         with _asked_to_stop(session, lambda: runner.stop(wait=False)) as asked:
             if once:
                 driven(runner.round())
@@ -263,7 +263,7 @@ def work(session: Session, once: bool) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop(session: Session, tell: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+def _asked_to_stop(session: CliContext, tell: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """While this lasts, a first Ctrl-C or TERM only asks to stop; a second one breaks off."""
     asked: list[int] = []
 
@@ -285,7 +285,7 @@ def _asked_to_stop(session: Session, tell: Callable[[], None] = lambda: None) ->
 @command("log")
 @click.argument("name", type=JOB)
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many runs at most.")
-def log(session: Session, name: str, limit: int | None) -> None:
+def log(session: CliContext, name: str, limit: int | None) -> None:
     """Show the last runs of a job, the latest first."""
     runs = _jobs(session.open()).get(name).runs[:limit]
     if session.json:
@@ -299,16 +299,16 @@ def log(session: Session, name: str, limit: int | None) -> None:
         session.note("It has not run yet.")
 
 
-def _took(run: Run) -> str:
+def _took(run: JobRun) -> str:
     return f"{(run.ended_ns - run.started_ns) / 1e9:.1f} s" if run.ended_ns else ""
 
 
 @command("kinds")
-def kinds(session: Session) -> None:
+def kinds(session: CliContext) -> None:
     """List the kinds of jobs, and their settings."""
-    from holdfast.maintenance.jobs.types import Kinds
+    from holdfast.maintenance.jobs.types import JobTypes
 
-    known = Kinds()
+    known = JobTypes()
     for each in map(known.get, known.names()):
         if session.json:
             session.emit({"kind": each.name, "about": each.about, "settings": dict(each.settings)})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history.log_walk import Labels, Visit, Walk, abbreviations
+from holdfast.history.log_walk import LogWalk, StepLabels, VisitedStep, abbreviations
 from holdfast.history.revisions import resolve
-from holdfast.interfaces.cli.base import Command, Session, all_channels_option, command
+from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, safe
@@ -25,8 +25,8 @@ from holdfast.interfaces.cli.step_summary import changed, said, summary
 if TYPE_CHECKING:
     from holdfast.engine.model.steps import Step
     from holdfast.history.diff_result import Diff
-    from holdfast.history.search import Search
-    from holdfast.interfaces.cli.graph import Graph
+    from holdfast.history.search import SearchRun
+    from holdfast.interfaces.cli.graph import GraphDrawing
     from holdfast.store.store import Store
 
 _FIRST, _MORE = 32, 256
@@ -39,7 +39,7 @@ SHORTEST = 8
 """How many characters of an id are shown at least."""
 
 
-class LogCommand(Command):
+class LogCommand(CliCommand):
     """Takes `-3` for `-n 3`, as git does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -61,7 +61,7 @@ class LogCommand(Command):
 @click.option("-p", "--patch", is_flag=True, help="Show what each checkpoint changed.")
 @all_channels_option
 def log(
-    session: Session,
+    session: CliContext,
     thread: str,
     revision: str | None,
     limit: int | None,
@@ -87,9 +87,9 @@ def log(
     if (revision is not None) + (branch is not None) + everything > 1:
         raise InvalidError("a history starts in one way", hint="Give a revision, --branch or --all")
     store = session.open()
-    history = History(store, thread, first_parent, where)
+    history = LogReader(store, thread, first_parent, where)
     history.start(revision if branch is None else branch, everything)
-    shown = Shown(session, history, Options(oneline, graph, patch, all_channels))
+    shown = LogWriter(session, history, LogOptions(oneline, graph, patch, all_channels))
     left = limit
     for entry in history.entries():
         if left == 0:
@@ -103,7 +103,7 @@ def log(
         raise click.exceptions.Exit(INTEGRITY)
 
 
-class Options(NamedTuple):
+class LogOptions(NamedTuple):
     """How a log is shown."""
 
     oneline: bool = False
@@ -112,30 +112,30 @@ class Options(NamedTuple):
     all_channels: bool = False
 
 
-class Entry(NamedTuple):
+class LoggedStep(NamedTuple):
     """A checkpoint in a log: how it is called for short, and what leads to it by name."""
 
-    visit: Visit
+    visit: VisitedStep
     short: str
     labels: list[str]
     wanted: bool
 
 
-class History:
+class LogReader:
     """The checkpoints that lead to some others, the latest first, read from the store page by page."""
 
     def __init__(self, store: Store, thread: str, first_parent: bool = False, where: str | None = None) -> None:
         self.store = store
         self.line = Line(store.tenant, thread)
         self.damaged = False
-        self.labels = Labels(store.engine, self.line)
+        self.labels = StepLabels(store.engine, self.line)
         self._first_parent = first_parent
-        self._asked: Search | None = None
+        self._asked: SearchRun | None = None
         if where is not None:
             from holdfast.history.query import parse
-            from holdfast.history.search import Search
+            from holdfast.history.search import SearchRun
 
-            self._asked = Search(store.engine, store.tenant, parse(where))
+            self._asked = SearchRun(store.engine, store.tenant, parse(where))
 
     def start(self, revision: str | None, everything: bool) -> None:
         """Find where to start."""
@@ -145,14 +145,14 @@ class History:
         engine = self.store.engine
         labels = self.labels
         await labels.load()
-        self.walk = Walk(engine, self.line, labels.branches, first_parents=self._first_parent)
+        self.walk = LogWalk(engine, self.line, labels.branches, first_parents=self._first_parent)
         if everything:
             await self.walk.start(await labels.ends())
         else:
             point = labels.head if revision is None else await resolve(engine, self.line, revision)
-            await self.walk.start([] if point is None else [Place(point.branch, point.seq)])
+            await self.walk.start([] if point is None else [Position(point.branch, point.seq)])
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LoggedStep]:
         """The checkpoints, one by one. Those that a query does not find, and stubs, are not `wanted`."""
         size = _FIRST
         while True:
@@ -162,7 +162,7 @@ class History:
             yield from page
             size = min(2 * size, _MORE)
 
-    async def _page(self, size: int) -> list[Entry]:
+    async def _page(self, size: int) -> list[LoggedStep]:
         engine = self.store.engine
         visits = await self.walk.page(size)
         ids = [visit.point.id for visit in visits if visit.point.id]
@@ -171,11 +171,11 @@ class History:
         wanted = await self._wanted(visits)
         self.damaged |= any(visit.damage for visit in visits)
         return [
-            Entry(visit, short.get(visit.point.id, ""), found, asked)
+            LoggedStep(visit, short.get(visit.point.id, ""), found, asked)
             for visit, found, asked in zip(visits, labels, wanted, strict=True)
         ]
 
-    async def _wanted(self, visits: Sequence[Visit]) -> list[bool]:
+    async def _wanted(self, visits: Sequence[VisitedStep]) -> list[bool]:
         """Which ones are shown: those that are there, if a query finds them."""
         there = [visit.row for visit in visits if visit.point.id]
         if self._asked is None or not there:
@@ -184,27 +184,27 @@ class History:
         return [bool(visit.point.id) and next(found) for visit in visits]
 
 
-class Shown:
+class LogWriter:
     """Writes the entries of a log."""
 
-    def __init__(self, session: Session, history: History, options: Options) -> None:
+    def __init__(self, session: CliContext, history: LogReader, options: LogOptions) -> None:
         self._session = session
         self._history = history
         self._options = options
         self._out = session.out
-        self._graph: Graph | None = None
+        self._graph: GraphDrawing | None = None
         if session.json:
             return
         self._out.page()
         if options.graph:
-            from holdfast.interfaces.cli.graph import Graph
+            from holdfast.interfaces.cli.graph import GraphDrawing
 
             columns = self._out.columns
-            self._graph = Graph(self._out.style, max(10, columns // 2) if columns else 0)
+            self._graph = GraphDrawing(self._out.style, max(10, columns // 2) if columns else 0)
         self._now = datetime.now(UTC)
         self._first = True
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: LoggedStep) -> None:
         """Write a checkpoint."""
         if self._session.json:
             self._session.emit(self._record(entry))
@@ -213,7 +213,7 @@ class Shown:
         else:
             self._lines(entry, [*self._paragraph(entry), *self._patch(entry)])
 
-    def _lines(self, entry: Entry, lines: list[str]) -> None:
+    def _lines(self, entry: LoggedStep, lines: list[str]) -> None:
         visit, out = entry.visit, self._out
         if self._graph is None:
             if not self._first and not self._options.oneline:
@@ -232,7 +232,7 @@ class Shown:
         for line in rest:
             out.line(f"{self._graph.beside() or '  '}{line}".rstrip())
 
-    def skip(self, entry: Entry) -> None:
+    def skip(self, entry: LoggedStep) -> None:
         """Pass by a checkpoint that is not shown."""
         if self._graph is not None:
             self._graph.replace(entry.visit.place, entry.visit.parents)
@@ -247,7 +247,7 @@ class Shown:
         comma = style(", ", "yellow")
         return f" {style('(', 'yellow')}{comma.join(named)}{style(')', 'yellow')}"
 
-    def _oneline(self, entry: Entry) -> str:
+    def _oneline(self, entry: LoggedStep) -> str:
         visit, style = entry.visit, self._out.style
         point = visit.point
         head = f"{style(safe(entry.short), 'yellow')}{self._labelled(entry.labels)}"
@@ -261,7 +261,7 @@ class Shown:
     def _changed(self, step: Step) -> str:
         return ", ".join(map(safe, summary(step, hidden=self._options.all_channels))) or "no change"
 
-    def _paragraph(self, entry: Entry) -> Iterator[str]:
+    def _paragraph(self, entry: LoggedStep) -> Iterator[str]:
         visit, style = entry.visit, self._out.style
         point = visit.point
         yield f"{style('checkpoint ' + safe(point.id), 'yellow')}{self._labelled(entry.labels)}"
@@ -282,7 +282,7 @@ class Shown:
             yield f"    {safe(words)}"
         yield f"    {self._changed(visit.step)}"
 
-    def _patch(self, entry: Entry) -> list[str]:
+    def _patch(self, entry: LoggedStep) -> list[str]:
         if not self._options.patch or entry.visit.step is None:
             return []
         from holdfast.interfaces.cli.patches import painted
@@ -296,7 +296,7 @@ class Shown:
 
     # As programs read it --------------------------------------------------------------------------------------
 
-    def _record(self, entry: Entry) -> dict[str, Any]:
+    def _record(self, entry: LoggedStep) -> dict[str, Any]:
         visit, walk = entry.visit, self._history.walk
         point, step = visit.point, visit.step
         parents = [walk.ids.get(parent) or None for parent in visit.parents]
@@ -323,7 +323,7 @@ class Shown:
                 record["patch"] = None  # what it follows was pruned
         return record
 
-    def _difference(self, entry: Entry, *, large: bool = False) -> Diff:
+    def _difference(self, entry: LoggedStep, *, large: bool = False) -> Diff:
         """What a checkpoint changed. A patch cannot do without the large values."""
         return self._history.store.diff(self._history.line.name, None, entry.visit.point.id, large=large)
 

@@ -2,14 +2,14 @@
 
 How a command plugs in. A command is a function in a file of this package::
 
-    from holdfast.interfaces.cli.base import Session, command
+    from holdfast.interfaces.cli.base import CliContext, command
     from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 
     @command("blame")
     @click.argument("thread", type=THREAD)
     @click.argument("revision", type=REVISION, default="HEAD")
     @click.option("--path", help="…")
-    def blame(session: Session, thread: str, revision: str, path: str | None) -> None:
+    def blame(session: CliContext, thread: str, revision: str, path: str | None) -> None:
         \"\"\"Say which step wrote each part of a state.\"\"\"
         store = session.open()                       # for reading; write=True to write; create=True to make it
         if session.json:
@@ -39,7 +39,7 @@ import click
 from holdfast import __version__
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import COMPLETE, Group, Session
+from holdfast.interfaces.cli.base import COMPLETE, CliContext, CliGroup
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import wants_color
 
@@ -205,7 +205,7 @@ def _load(name: str) -> click.Command | None:
     return None
 
 
-class Main(Group):
+class MainGroup(CliGroup):
     """The commands, each loaded when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -241,7 +241,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
 
 @click.group(
     "holdfast",
-    cls=Main,
+    cls=MainGroup,
     context_settings={"max_content_width": 100},
     epilog="The store is the one that --store names, or $HOLDFAST_STORE, or the default of holdfast.toml.",
 )
@@ -256,7 +256,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
 @click.pass_context
 def cli(context: click.Context) -> None:
     """See and mend the history of agents' state."""
-    context.ensure_object(Session)
+    context.ensure_object(CliContext)
 
 
 _GARBAGE = 100_000
@@ -279,7 +279,7 @@ def _main(given: list[str]) -> int:
         from holdfast.interfaces.cli.completion import complete
 
         return complete(cli, os.environ[COMPLETE])
-    session = Session()
+    session = CliContext()
     try:
         return _run(given, session)
     except BrokenPipeError:
@@ -290,7 +290,7 @@ def _main(given: list[str]) -> int:
         return exit_codes.INTERRUPTED
 
 
-def _run(given: list[str], session: Session) -> int:
+def _run(given: list[str], session: CliContext) -> int:
     # Looked for here, since what is wrong may be what stands before them.
     as_json = "--json" in given
     paging = False
@@ -321,11 +321,11 @@ def _run(given: list[str], session: Session) -> int:
         return exit_codes.report_unforeseen(error, as_json=as_json or session.json, color=_color(session))
 
 
-def _color(session: Session) -> bool:
+def _color(session: CliContext) -> bool:
     return wants_color(session.color, sys.stderr)
 
 
-def _trace(session: Session) -> None:
+def _trace(session: CliContext) -> None:
     if session.verbose:
         import traceback
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.prompt import ask
 
 if TYPE_CHECKING:
-    from holdfast.history.merge import Clash
+    from holdfast.history.merge import MergeConflict
 
 STRATEGIES = ("ours", "theirs", "union")
 
@@ -36,7 +36,7 @@ STRATEGIES = ("ours", "theirs", "union")
 @click.option("-i", "--interactive", is_flag=True, help="Ask what is to be there, for each.")
 @click.option("-m", "--message", help="Say why; it is kept in the metadata.")
 def merge(
-    session: Session,
+    session: CliContext,
     thread: str,
     theirs: str,
     into: str,
@@ -93,7 +93,7 @@ def _way(text: str) -> tuple[str, str]:
     return path, strategy
 
 
-def _show(session: Session, clashes: tuple[Clash, ...]) -> None:
+def _show(session: CliContext, clashes: tuple[MergeConflict, ...]) -> None:
     """Tell of each place that both sides changed."""
     if session.json:
         sides = ("base", "ours", "theirs")
@@ -114,14 +114,14 @@ def _plain(value: Any) -> Any:
     return plain(value)
 
 
-def _is(clash: Clash, side: str) -> bool:
+def _is(clash: MergeConflict, side: str) -> bool:
     from holdfast.engine.model.missing import MISSING
 
     return getattr(clash, side) is not MISSING
 
 
-def _described(session: Session, clash: Clash) -> Iterator[str]:
-    from holdfast.interfaces.cli.value_view import ROOM, Values
+def _described(session: CliContext, clash: MergeConflict) -> Iterator[str]:
+    from holdfast.interfaces.cli.value_view import ROOM, ValueWriter
 
     out = session.out
     yield out.style(f"both changed {safe(clash.where)}", "bold")
@@ -129,7 +129,7 @@ def _described(session: Session, clash: Clash) -> Iterator[str]:
         if not _is(clash, side):
             yield f"  {out.style(side, color)}: (nothing)"
             continue
-        first, *rest = Values(out, ROOM).value(getattr(clash, side))
+        first, *rest = ValueWriter(out, ROOM).value(getattr(clash, side))
         if rest:
             yield f"  {out.style(side, color)}:"
             yield from (f"    {line}" for line in (first, *rest))
@@ -140,12 +140,12 @@ def _described(session: Session, clash: Clash) -> Iterator[str]:
 class _Asking:
     """Asks people what is to be there. What they said once they are not asked again when others wrote meanwhile."""
 
-    def __init__(self, session: Session, ways: dict[str, str]) -> None:
+    def __init__(self, session: CliContext, ways: dict[str, str]) -> None:
         self._session = session
         self._ways = ways
-        self._said: list[tuple[Clash, Any]] = []
+        self._said: list[tuple[MergeConflict, Any]] = []
 
-    def __call__(self, clash: Clash) -> Any:
+    def __call__(self, clash: MergeConflict) -> Any:
         for known, said in self._said:
             if repr(known) == repr(clash):
                 return said
@@ -155,7 +155,7 @@ class _Asking:
         self._said.append((clash, value))
         return value
 
-    def _by_place(self, clash: Clash) -> Any:
+    def _by_place(self, clash: MergeConflict) -> Any:
         from holdfast.history.paths import parse_path
 
         for path, strategy in sorted(self._ways.items(), key=lambda way: -len(parse_path(way[0]))):
@@ -164,7 +164,7 @@ class _Asking:
                 return _ASK if found is None and strategy == "union" else found
         return _ASK
 
-    def _asked(self, clash: Clash) -> Any:
+    def _asked(self, clash: MergeConflict) -> Any:
         for line in _described(self._session, clash):
             click.echo(line, err=True)
         while True:
@@ -191,7 +191,7 @@ _ASK = object()
 """Stands for no answer."""
 
 
-def both(clash: Clash) -> Any:
+def both(clash: MergeConflict) -> Any:
     """What both sides have: of lists the items, of texts the lines. None of other things."""
     ours, theirs = clash.ours, clash.theirs
     if isinstance(ours, list) and isinstance(theirs, list):
@@ -202,7 +202,7 @@ def both(clash: Clash) -> Any:
     return None
 
 
-def edited(clash: Clash) -> Any:
+def edited(clash: MergeConflict) -> Any:
     """What people make of a value in their editor, as JSON; nothing, if they leave none. `_ASK` if it is no JSON."""
     from msgspec import DecodeError
     from msgspec.json import decode

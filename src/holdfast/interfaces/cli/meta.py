@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 
 
 @command("version")
-def version(session: Session) -> None:
+def version(session: CliContext) -> None:
     """Print the version of holdfast, and of what it stands on."""
     import platform
 
@@ -28,7 +28,7 @@ def version(session: Session) -> None:
 @command("help")
 @click.argument("command", required=False, nargs=-1)
 @click.pass_context
-def help_(context: click.Context, session: Session, command: tuple[str, ...]) -> None:
+def help_(context: click.Context, session: CliContext, command: tuple[str, ...]) -> None:
     """Show the help of a command, or of all: `holdfast help log`, `holdfast help jobs run`."""
     inner = context.find_root()
     for name in command:

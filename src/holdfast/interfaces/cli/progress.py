@@ -15,7 +15,7 @@ _INTERVAL = 0.1
 _BAR = 24
 
 
-class Progress:
+class ProgressBar:
     """A callback `progress(done, total, what)` that draws a bar; used in a `with` block, at whose end it is wiped.
 
     It draws ten times a second at most, and nothing at all unless stderr is a terminal.

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT, ERROR, INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, plural, safe, size
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.orphans import Orphans
-    from holdfast.maintenance.pruner import Pruned, PrunedThread
+    from holdfast.maintenance.orphans import OrphanReport
+    from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-class Size(click.ParamType[int]):
+class SizeType(click.ParamType[int]):
     """A number of bytes, as in `500MB`, `1.5GB`, `64KiB`."""
 
     name = "size"
@@ -58,15 +58,15 @@ _COUNT = click.IntRange(1)
 @click.option("--keep-where", metavar="QUERY", help="Keep those that a query finds.")
 @click.option("--keep-latest", is_flag=True, help="Keep the latest, and nothing else.")
 @click.option("--drop-named", is_flag=True, help="Drop also what has a name or a tag; --keep-tag keeps some.")
-@click.option("--max-size", type=Size(), metavar="SIZE", help="Drop the oldest until all of it together fits.")
-@click.option("--max-thread-size", type=Size(), metavar="SIZE", help="Drop the oldest until each thread fits.")
+@click.option("--max-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until all of it together fits.")
+@click.option("--max-thread-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until each thread fits.")
 @click.option("--local", "local_days", is_flag=True, help="Days and hours by the clock of this machine, not by UTC.")
 @click.option("--orphans", is_flag=True, help="Remove also rows that belong to nothing, as of a copy that died.")
 @click.option("--grace", metavar="AGE", default="1d", show_default=True, help="How long orphans are left alone.")
 @dry_run_option
 @yes_option
 def prune(
-    session: Session,
+    session: CliContext,
     threads: tuple[str, ...],
     everything: bool,
     prefix: str | None,
@@ -102,7 +102,7 @@ def prune(
     selected: dict[str, Any] = {"threads": threads or None, "prefix": prefix or "", "where": where}
     details = session.verbose or len(threads) == 1
 
-    def run(*, dry: bool, shown: bool) -> tuple[Pruned | None, Orphans | None]:
+    def run(*, dry: bool, shown: bool) -> tuple[PruneReport | None, OrphanReport | None]:
         pruned = left = None
         with session.progress("Looking" if dry else "Pruning") as tell:
             if policy is not None:
@@ -139,15 +139,15 @@ def _policy(rules: dict[str, Any]) -> Any:
     return Retention(**given, zone=None if rules["local_days"] else UTC)
 
 
-def _unseen(thread: PrunedThread) -> None:
+def _unseen(thread: ThreadPruneReport) -> None:
     """The plan said it all."""
 
 
-def _goes(report: Pruned | Orphans | None) -> bool:
+def _goes(report: PruneReport | OrphanReport | None) -> bool:
     return report is not None and bool(report.rows or getattr(report, "dropped", 0))
 
 
-def _show(session: Session, thread: PrunedThread, *, details: bool, dry: bool) -> None:
+def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry: bool) -> None:
     """Write what becomes of a thread."""
     if session.json:
         session.emit(thread)
@@ -173,7 +173,9 @@ def _signed(count: int) -> str:
     return size(count) if count >= 0 else f"-{size(-count)}"
 
 
-def _end(session: Session, pruned: Pruned | None, left: Orphans | None, *, shown: bool, final: bool = True) -> None:
+def _end(
+    session: CliContext, pruned: PruneReport | None, left: OrphanReport | None, *, shown: bool, final: bool = True
+) -> None:
     """Write what it comes to; at the end, with the exit code that fits."""
     if shown:
         _sum_up(session, pruned, left)
@@ -186,7 +188,7 @@ def _end(session: Session, pruned: Pruned | None, left: Orphans | None, *, shown
         raise click.exceptions.Exit(INTEGRITY if "corrupt" in codes else ERROR if codes == {"denied"} else CONFLICT)
 
 
-def _sum_up(session: Session, pruned: Pruned | None, left: Orphans | None) -> None:
+def _sum_up(session: CliContext, pruned: PruneReport | None, left: OrphanReport | None) -> None:
     if session.json:
         total: dict[str, Any] = {}
         if pruned is not None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.json_output import encode
 
 if TYPE_CHECKING:
     from holdfast.state.scope_state import State
-    from holdfast.store.identity_view import Acting
+    from holdfast.store.identity_view import IdentityView
     from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,13 +32,17 @@ def as_option(function: F) -> F:
     return click.option("--as", "identity", type=SCOPE, metavar="WHO", help=text)(function)
 
 
-def acting(session: Session, identity: str | None, *, write: bool = False, create: bool = False) -> Store | Acting:
+def acting(
+    session: CliContext, identity: str | None, *, write: bool = False, create: bool = False
+) -> Store | IdentityView:
     """The store as its owner has it, or as an identity does. What an identity reads is noted: so that takes writing."""
     store = session.open(write=write or identity is not None, create=create)
     return store if identity is None else store.acting_as(identity)
 
 
-def state_of(session: Session, scope: str, identity: str | None, *, write: bool = False, create: bool = False) -> State:
+def state_of(
+    session: CliContext, scope: str, identity: str | None, *, write: bool = False, create: bool = False
+) -> State:
     """The state of a scope."""
     from holdfast.engine.model.scopes import Scope
 
@@ -51,7 +55,7 @@ def moment(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-class Span(click.ParamType[timedelta]):
+class DurationType(click.ParamType[timedelta]):
     """A length of time, such as `90s`, `2h` or `3d`."""
 
     name = "span"
@@ -71,7 +75,7 @@ class Span(click.ParamType[timedelta]):
         return found
 
 
-SPAN = Span()
+SPAN = DurationType()
 
 
 def parse_value(text: str, where: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, pairs, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import SESSION
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
 from holdfast.interfaces.cli.scope_args import SPAN, acting, as_option
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.state.sessions.api import Session as Kept
-    from holdfast.store.identity_view import Acting
+    from holdfast.store.identity_view import IdentityView
     from holdfast.store.store import Store
 
 _PAGE = 200
@@ -44,7 +44,7 @@ def session_record(kept: Kept) -> dict[str, Any]:
 
 
 @group("session", invoke_without_command=True)
-def session(session: Session) -> None:
+def session(session: CliContext) -> None:
     """Start, list, look at, end and resume sessions: state that lives as long as a conversation, a visit or a run.
 
     \b
@@ -74,7 +74,7 @@ def session(session: Session) -> None:
 @click.option("--create", is_flag=True, help="Make the store, if it is not there.")
 @as_option
 def start(
-    session: Session,
+    session: CliContext,
     id: str | None,
     user: str | None,
     agent: str | None,
@@ -120,7 +120,7 @@ def start(
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
 @as_option
 def list_(
-    session: Session,
+    session: CliContext,
     user: str | None,
     status: Literal["active", "expired", "ended", "archived"] | None,
     meta: tuple[str, ...],
@@ -138,8 +138,8 @@ def list_(
 
 
 def _list(
-    session: Session,
-    there: Store | Acting,
+    session: CliContext,
+    there: Store | IdentityView,
     user: str | None,
     status: Literal["active", "expired", "ended", "archived"] | None,
     metadata: dict[str, Any],
@@ -175,13 +175,13 @@ def _said(kept: Kept) -> str:
 @click.argument("id", type=SESSION)
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @as_option
-def show(session: Session, id: str, full: bool, identity: str | None) -> None:
+def show(session: CliContext, id: str, full: bool, identity: str | None) -> None:
     """Show a session and its state; of one that is archived, the state it had when it ended.
 
     \b
     holdfast session show chat-1
     """
-    from holdfast.interfaces.cli.value_view import ALL, ROOM, Values
+    from holdfast.interfaces.cli.value_view import ALL, ROOM, ValueWriter
 
     there = acting(session, identity)
     found = there.sessions.get(id)
@@ -202,7 +202,7 @@ def show(session: Session, id: str, full: bool, identity: str | None) -> None:
         out.line(f"By:       {safe(found.by)}")
     if found.metadata:
         out.line(f"Metadata: {safe(_said(found))}")
-    values = Values(out, ALL if full else ROOM)
+    values = ValueWriter(out, ALL if full else ROOM)
     for key, value in state.items():
         out.line()
         for line in values.channel(key, value):
@@ -213,7 +213,7 @@ def show(session: Session, id: str, full: bool, identity: str | None) -> None:
 @click.argument("id", type=SESSION)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
 @as_option
-def end(session: Session, id: str, reason: str, identity: str | None) -> None:
+def end(session: CliContext, id: str, reason: str, identity: str | None) -> None:
     """End a session: its state is deleted, archived or kept, as was agreed when it was started.
 
     \b
@@ -227,7 +227,7 @@ def end(session: Session, id: str, reason: str, identity: str | None) -> None:
 @command("resume")
 @click.argument("id", type=SESSION)
 @as_option
-def resume(session: Session, id: str, identity: str | None) -> None:
+def resume(session: CliContext, id: str, identity: str | None) -> None:
     """Have a session go on, also one that has ended, if its state was archived or kept.
 
     \b
@@ -240,7 +240,7 @@ def resume(session: Session, id: str, identity: str | None) -> None:
 @command("touch")
 @click.argument("id", type=SESSION)
 @as_option
-def touch(session: Session, id: str, identity: str | None) -> None:
+def touch(session: CliContext, id: str, identity: str | None) -> None:
     """Show a sign of life for a session, so that it does not expire for being idle.
 
     \b
@@ -254,7 +254,7 @@ def touch(session: Session, id: str, identity: str | None) -> None:
 @click.argument("id", type=SESSION)
 @click.argument("metadata", nargs=-1, required=True, metavar="KEY=VALUE...")
 @as_option
-def update(session: Session, id: str, metadata: tuple[str, ...], identity: str | None) -> None:
+def update(session: CliContext, id: str, metadata: tuple[str, ...], identity: str | None) -> None:
     """Say something more about a session, or something else than was said.
 
     \b
@@ -269,7 +269,7 @@ def update(session: Session, id: str, metadata: tuple[str, ...], identity: str |
     "-n", "--limit", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Look at so many."
 )
 @dry_run_option
-def collect(session: Session, limit: int, dry_run: bool) -> None:
+def collect(session: CliContext, limit: int, dry_run: bool) -> None:
     """End the sessions whose time is up, and forget those that ended longer ago than they are kept for.
 
     A job of the kind `expire` does this by itself: holdfast jobs add sweep expire --every 1h
@@ -291,7 +291,7 @@ def collect(session: Session, limit: int, dry_run: bool) -> None:
 @dry_run_option
 @yes_option
 @as_option
-def delete(session: Session, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
     """Remove a session for good: its state with its history, its archive, and the record that there was one.
 
     \b

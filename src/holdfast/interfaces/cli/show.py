@@ -10,11 +10,11 @@ import click
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.paths import parse_path, path_text
-from holdfast.interfaces.cli.base import Session, all_channels_option, command
+from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD, branch_names
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
 from holdfast.interfaces.cli.json_output import checkpoint_record, encode, plain
-from holdfast.interfaces.cli.value_view import ALL, ROOM, Room, Values
+from holdfast.interfaces.cli.value_view import ALL, ROOM, DisplayLimits, ValueWriter
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Checkpoint
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--no-state", is_flag=True, help="Show the header only.")
 @all_channels_option
 def show(
-    session: Session,
+    session: CliContext,
     thread: str,
     revision: str,
     channels: tuple[str, ...],
@@ -60,7 +60,7 @@ def show(
             session.emit({"thread": thread, "id": checkpoint.id, "path": path, "value": found})
             return
         out.page()
-        for line in Values(out, ALL).value(found):
+        for line in ValueWriter(out, ALL).value(found):
             out.line(line)
         return
     names = _named(checkpoint, channels)
@@ -75,7 +75,7 @@ def show(
         out.line(line)
     if no_state:
         return
-    values = Values(out, ALL if full else ROOM)
+    values = ValueWriter(out, ALL if full else ROOM)
     shown = names if channels or all_channels else [name for name in names if not is_hidden(name)]
     for name in shown:
         out.line()
@@ -128,7 +128,7 @@ def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
     return {"names": names, "tags": tags}
 
 
-def _header(session: Session, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
+def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
     branch = branch_names(store, checkpoint.thread).get(checkpoint.branch, "")
     labels = _labels(store, checkpoint)
     yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")
@@ -145,7 +145,7 @@ def _header(session: Session, store: Store, checkpoint: Checkpoint) -> Iterator[
         yield f"Metadata: {safe(encode(dict(checkpoint.metadata)))}"
 
 
-def _channel(values: Values, state: LazyState, name: str, room: Room) -> Iterator[str]:
+def _channel(values: ValueWriter, state: LazyState, name: str, room: DisplayLimits) -> Iterator[str]:
     """A channel; of a long list, only the end is fetched that is shown."""
     try:
         length = state.length(name)

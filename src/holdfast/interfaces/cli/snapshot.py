@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.scope_args import acting, as_option
 
 if TYPE_CHECKING:
-    from holdfast.snapshots import Listed, SnapshotInfo
+    from holdfast.snapshots import SnapshotInfo, SnapshotListing
 
 _PAGE = 200
 _HEADS = ("SNAPSHOT", "KIND", "NAME", "MADE", "SIZE", "DESCRIPTION")
@@ -26,7 +26,7 @@ def _record(info: SnapshotInfo) -> dict[str, Any]:
 
 
 @group("snapshot")
-def snapshot(session: Session) -> None:
+def snapshot(session: CliContext) -> None:
     """Freeze agents into files, look at these, and thaw them elsewhere.
 
     A file is a path that ends in .hfsnap, or a URL: s3://bucket/agent.hfsnap, gs://…, az://…
@@ -47,7 +47,7 @@ def snapshot(session: Session) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
 @as_option
 def create(
-    session: Session,
+    session: CliContext,
     agent: str,
     file: str,
     version: int | None,
@@ -64,7 +64,7 @@ def create(
     """
     from holdfast import snapshots
 
-    saved = snapshots.Saved(acting(session, identity), agent, version)
+    saved = snapshots.StoredAgent(acting(session, identity), agent, version)
     info = snapshots.snapshot(saved, file, description=description, not_secret=not_secret, overwrite=overwrite)
     session.tell(f"{agent} is in {info.source} ({size(info.size)}).", _record(info))
 
@@ -74,7 +74,7 @@ def create(
 @click.option("--id", "id", metavar="ID", help="The id that the agent gets; else the one that it had.")
 @click.option("--create", is_flag=True, help="Make the store, if it is not there.")
 @as_option
-def restore(session: Session, file: str, id: str | None, create: bool, identity: str | None) -> None:
+def restore(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
     """Thaw an agent of Holdfast's into the store, under an id that is free there.
 
     Agents and chains of LangChain's are thawed by programs, which have their tools and secrets: snapshots.restore().
@@ -100,7 +100,7 @@ def restore(session: Session, file: str, id: str | None, create: bool, identity:
 
 @command("show")
 @click.argument("file")
-def show(session: Session, file: str) -> None:
+def show(session: CliContext, file: str) -> None:
     """Show what a snapshot says of itself. Its content is not read; `zcat` shows that.
 
     \b
@@ -134,7 +134,7 @@ def show(session: Session, file: str) -> None:
 
 @command("verify")
 @click.argument("files", nargs=-1, required=True)
-def verify(session: Session, files: tuple[str, ...]) -> None:
+def verify(session: CliContext, files: tuple[str, ...]) -> None:
     """Check that every byte of snapshots is what was written.
 
     \b
@@ -161,7 +161,7 @@ def verify(session: Session, files: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _tell_verified(session: Session, file: str, problem: str) -> None:
+def _tell_verified(session: CliContext, file: str, problem: str) -> None:
     if session.json:
         session.emit({"file": file, "sound": not problem, "problem": problem})
         return
@@ -174,7 +174,7 @@ def _tell_verified(session: Session, file: str, problem: str) -> None:
 @click.argument("place", default=".")
 @click.option("--after", default="", metavar="NAME", help="Go on after this name.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
-def list_(session: Session, place: str, after: str, limit: int | None) -> None:
+def list_(session: CliContext, place: str, after: str, limit: int | None) -> None:
     """List the snapshots in a directory, or under a prefix in a bucket.
 
     \b
@@ -183,7 +183,7 @@ def list_(session: Session, place: str, after: str, limit: int | None) -> None:
     """
     from holdfast import snapshots
 
-    def pages() -> Iterator[Listed]:
+    def pages() -> Iterator[SnapshotListing]:
         last, many = after, min(limit or _PAGE, _PAGE)
         while page := snapshots.list(place, after=last, limit=many):
             yield from page
@@ -203,7 +203,7 @@ def list_(session: Session, place: str, after: str, limit: int | None) -> None:
         session.note("There are no snapshots.")
 
 
-def _row(listed: Listed) -> tuple[str, ...]:
+def _row(listed: SnapshotListing) -> tuple[str, ...]:
     info = listed.info
     if info is None:
         return listed.name, "?", "", ago(listed.modified), size(listed.size), f"cannot be read: {listed.problem}"
@@ -215,7 +215,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
 @click.option("--force", is_flag=True, help="Also what is damaged, or may be no snapshot.")
 @dry_run_option
 @yes_option
-def delete(session: Session, files: tuple[str, ...], force: bool, dry_run: bool, yes: bool) -> None:
+def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bool, yes: bool) -> None:
     """Delete snapshots. What is no snapshot, by its name or its start, is left alone.
 
     \b

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.formatting import in_words, plural
 from holdfast.interfaces.cli.json_output import encode, plain
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @group("state", invoke_without_command=True)
-def state(session: Session) -> None:
+def state(session: CliContext) -> None:
     """Look at and change the state of scopes: keys and values, every change of which is kept.
 
     A SCOPE is written as its parts: agent:researcher, workflow:w1/step:fetch, user:alice, or global. In a name, a slash
@@ -46,7 +46,7 @@ def state(session: Session) -> None:
 @click.argument("key", type=KEY)
 @click.option("--at", "when", metavar="WHEN", help="As it was: at a version (12), or at a time (2h, yesterday, …).")
 @as_option
-def get(session: Session, scope: str, key: str, when: str | None, identity: str | None) -> None:
+def get(session: CliContext, scope: str, key: str, when: str | None, identity: str | None) -> None:
     """Write the value of a key.
 
     A terminal shows it for people. In a pipe, a text and bytes are written as they are, without a line's end,
@@ -78,12 +78,12 @@ def get(session: Session, scope: str, key: str, when: str | None, identity: str 
         _write(session, value)
 
 
-def _write(session: Session, value: Any) -> None:
+def _write(session: CliContext, value: Any) -> None:
     if on_terminal(sys.stdout):
-        from holdfast.interfaces.cli.value_view import ALL, Values
+        from holdfast.interfaces.cli.value_view import ALL, ValueWriter
 
         session.out.page()
-        for line in Values(session.out, ALL).value(value):
+        for line in ValueWriter(session.out, ALL).value(value):
             session.out.line(line)
     elif isinstance(value, bytes):
         sys.stdout.flush()
@@ -109,7 +109,7 @@ def _write(session: Session, value: Any) -> None:
 @click.option("--create", is_flag=True, help="Make the store, if it is not there.")
 @as_option
 def set_(
-    session: Session,
+    session: CliContext,
     scope: str,
     key: str,
     value: str,
@@ -144,7 +144,7 @@ def set_(
 @click.option("--expected", type=click.IntRange(0), metavar="N", help="Only if the key has this version.")
 @as_option
 def patch(
-    session: Session,
+    session: CliContext,
     scope: str,
     key: str,
     changes: tuple[str, ...],
@@ -194,7 +194,7 @@ def _place(text: str) -> tuple[str, ...]:
 @yes_option
 @as_option
 def delete(
-    session: Session,
+    session: CliContext,
     scope: str,
     keys: tuple[str, ...],
     everything: bool,
@@ -254,7 +254,7 @@ def _these(count: int) -> str:
 @click.argument("key", type=KEY)
 @click.argument("ttl", metavar="SPAN|never")
 @as_option
-def expire(session: Session, scope: str, key: str, ttl: str, identity: str | None) -> None:
+def expire(session: CliContext, scope: str, key: str, ttl: str, identity: str | None) -> None:
     """Have a key expire after so long, or never. Its value stays as it is until then.
 
     \b
@@ -275,7 +275,7 @@ def expire(session: Session, scope: str, key: str, ttl: str, identity: str | Non
 @click.argument("other", type=SCOPE)
 @click.option("--overwrite", is_flag=True, help="Take the place of keys that are there.")
 @as_option
-def copy(session: Session, scope: str, other: str, overwrite: bool, identity: str | None) -> None:
+def copy(session: CliContext, scope: str, other: str, overwrite: bool, identity: str | None) -> None:
     """Copy all keys of a scope into another.
 
     None is copied if that has one of them already, unless --overwrite is given.
@@ -293,7 +293,7 @@ def copy(session: Session, scope: str, other: str, overwrite: bool, identity: st
 @click.argument("other", type=SCOPE)
 @click.option("--overwrite", is_flag=True, help="Take the place of keys that are there.")
 @as_option
-def move(session: Session, scope: str, other: str, overwrite: bool, identity: str | None) -> None:
+def move(session: CliContext, scope: str, other: str, overwrite: bool, identity: str | None) -> None:
     """Move all keys of a scope into another.
 
     All at once; none, if that has one of them already, unless --overwrite is given.

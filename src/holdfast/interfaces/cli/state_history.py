@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.scope_args import as_option, moment, short, state_o
 
 if TYPE_CHECKING:
     from holdfast.state.scope_state import State
-    from holdfast.state.watcher import Changed
+    from holdfast.state.watcher import WatchedChange
 
 _HEADS = ("VERSION", "WHEN", "ACTION", "KEY", "BEFORE", "BY")
 _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
@@ -29,7 +29,7 @@ _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
 @click.option("-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many.")
 @as_option
 def history(
-    session: Session, scope: str, key: str | None, values: bool, before: int | None, limit: int, identity: str | None
+    session: CliContext, scope: str, key: str | None, values: bool, before: int | None, limit: int, identity: str | None
 ) -> None:
     """Show what was changed, the latest first.
 
@@ -70,7 +70,14 @@ def history(
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 @as_option
 def diff(
-    session: Session, scope: str, a: str, b: str | None, stat: bool, word: bool, exit_code: bool, identity: str | None
+    session: CliContext,
+    scope: str,
+    a: str,
+    b: str | None,
+    stat: bool,
+    word: bool,
+    exit_code: bool,
+    identity: str | None,
 ) -> None:
     """Show what differs between two moments.
 
@@ -109,7 +116,7 @@ def diff(
 @yes_option
 @as_option
 def rollback(
-    session: Session, scope: str, when: str, key: str | None, dry_run: bool, yes: bool, identity: str | None
+    session: CliContext, scope: str, when: str, key: str | None, dry_run: bool, yes: bool, identity: str | None
 ) -> None:
     """Have a scope, or a key, be as it was.
 
@@ -174,7 +181,7 @@ def _all(found: State) -> Any:
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="End after so many changes.")
 @as_option
 def watch(
-    session: Session,
+    session: CliContext,
     scope: str,
     pattern: str,
     nested: bool,
@@ -206,7 +213,7 @@ def watch(
                 session.note(f"\nTo go on after this: {again} --cursor {shlex.quote(changes.cursor)}")
 
 
-def _tell(session: Session, change: Changed) -> None:
+def _tell(session: CliContext, change: WatchedChange) -> None:
     from holdfast.engine.model.missing import MISSING
 
     if session.json:
@@ -234,7 +241,7 @@ def _tell(session: Session, change: Changed) -> None:
     session.out.flush()
 
 
-def _which(change: Changed) -> str:
+def _which(change: WatchedChange) -> str:
     if change.action == "deleted":
         return "the whole scope"
     if change.action == "pruned":

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import ago, in_words, safe
 from holdfast.interfaces.cli.scope_args import acting, as_option, short, state_of
 
 if TYPE_CHECKING:
-    from holdfast.state.reader import Item
+    from holdfast.state.reader import StateItem
     from holdfast.state.scope_listing import ScopeInfo
     from holdfast.state.scope_state import State
 
@@ -35,7 +35,7 @@ _LIMIT = click.IntRange(1)
 @click.option("-n", "--limit", type=_LIMIT, metavar="N", help="Show so many at most.")
 @as_option
 def list_(
-    session: Session,
+    session: CliContext,
     scope: str | None,
     prefix: str,
     pattern: str,
@@ -83,7 +83,7 @@ def list_(
 
 
 def list_scopes(
-    session: Session, identity: str | None, prefix: str, pattern: str, after: str, limit: int | None
+    session: CliContext, identity: str | None, prefix: str, pattern: str, after: str, limit: int | None
 ) -> None:
     """Write the scopes that there are."""
     store = acting(session, identity)
@@ -109,7 +109,7 @@ def list_scopes(
         session.note("No scope has any state." if not prefix and not pattern else "No scope matches.")
 
 
-def _told(session: Session, lines: Iterator[str], none: str) -> None:
+def _told(session: CliContext, lines: Iterator[str], none: str) -> None:
     count = 0
     for count, line in enumerate(lines, 1):  # noqa: B007 - counted
         session.out.line(line)
@@ -123,11 +123,11 @@ def _keys(found: State, prefix: str, pattern: str, after: str, size: int) -> Ite
         after = page[-1]
 
 
-def _items(found: State, prefix: str, pattern: str, after: str, size: int) -> Iterator[Item]:
+def _items(found: State, prefix: str, pattern: str, after: str, size: int) -> Iterator[StateItem]:
     while page := found.list_items(prefix, pattern=pattern, after=after, limit=min(size, _PAGE)):
         yield from page
         after = page[-1].key
 
 
-def _expires(item: Item, now: datetime) -> str:
+def _expires(item: StateItem, now: datetime) -> str:
     return "" if item.expires is None else in_words((item.expires - now).total_seconds())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.formatting import ago, plural, safe, size
 
 _PAGE = 500
@@ -24,7 +24,7 @@ class _Sums:
 
 
 @command("stats")
-def stats(session: Session) -> None:
+def stats(session: CliContext) -> None:
     """Show the store in figures: threads, steps, bytes, and how it is doing.
 
     \b

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.codec import default_codec
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import as_items, as_map
 from holdfast.engine.model.steps import Step
 from holdfast.engine.projection.rendering import messages
@@ -67,7 +67,7 @@ def said(step: Step) -> str:
 def _last(operation: Operation) -> bytes | None:
     """The last of the items that an operation puts into a list."""
     if isinstance(operation, EditList):
-        put = [part for part in operation.parts if not isinstance(part, Keep | Change) and part]
+        put = [part for part in operation.parts if not isinstance(part, KeepRun | ChangeItem) and part]
         return put[-1][-1] if put else None
     items = as_items(operation.value) if isinstance(operation, Set) else None
     return items[-1] if items else None
@@ -79,10 +79,10 @@ def _amount(operation: Operation) -> str:
     elif isinstance(operation, EditList):
         added = touched = dropped = at = 0
         for part in operation.parts:
-            if isinstance(part, Keep):
+            if isinstance(part, KeepRun):
                 dropped += max(0, part.start - at)
                 at = part.start + part.length
-            elif isinstance(part, Change):
+            elif isinstance(part, ChangeItem):
                 touched += 1
                 dropped += max(0, part.place - at)
                 at = part.place + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import REVISION, TAG, THREAD
 from holdfast.interfaces.cli.formatting import safe
 
@@ -18,7 +18,7 @@ from holdfast.interfaces.cli.formatting import safe
 @click.option("-d", "--delete", is_flag=True, help="Take it away: from one checkpoint, or from all.")
 @click.option("-f", "--force", is_flag=True, help="Move a name from the checkpoint that has it.")
 def tag(
-    session: Session, thread: str, name: str | None, revision: str | None, unique: bool, delete: bool, force: bool
+    session: CliContext, thread: str, name: str | None, revision: str | None, unique: bool, delete: bool, force: bool
 ) -> None:
     """List, give or take away tags and names.
 
@@ -53,7 +53,7 @@ def tag(
         session.out.line(safe(f"{checkpoint.id} has the {kind} {name}."))
 
 
-def _list(session: Session, thread: str) -> None:
+def _list(session: CliContext, thread: str) -> None:
     store = session.open()
     store.thread(thread)  # says so if there is none
     found = [("name", name, [id]) for name, id in store.names(thread).items()]
@@ -67,7 +67,7 @@ def _list(session: Session, thread: str) -> None:
         session.out.table(("NAME", "KIND", "CHECKPOINT"), rows, styles={"CHECKPOINT": "yellow"})
 
 
-def _delete(session: Session, thread: str, name: str, revision: str | None, *, unique: bool) -> None:
+def _delete(session: CliContext, thread: str, name: str, revision: str | None, *, unique: bool) -> None:
     store = session.open(write=True)
     names, tags = store.names(thread), {} if unique else store.tags(thread)
     if name not in names and name not in tags:

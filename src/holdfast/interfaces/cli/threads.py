@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, size
 
 if TYPE_CHECKING:
-    from holdfast.engine.types import Thread
+    from holdfast.engine.types import ThreadInfo
     from holdfast.store.store import Store
 
 _PAGE = 500
 _HEADS = ("THREAD", "STEPS", "BRANCHES", "SIZE", "UPDATED")
-_ORDERS: dict[str, Callable[[Thread], Any]] = {
+_ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
     "updated": lambda thread: thread.updated,
     "created": lambda thread: thread.created,
     "steps": lambda thread: thread.steps,
@@ -39,7 +39,7 @@ _ORDERS: dict[str, Callable[[Thread], Any]] = {
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show so many at most.")
 @click.option("--names", is_flag=True, help="Show the names only.")
 def threads(
-    session: Session, pattern: str, where: str | None, sort: str, reverse: bool, limit: int | None, names: bool
+    session: CliContext, pattern: str, where: str | None, sort: str, reverse: bool, limit: int | None, names: bool
 ) -> None:
     """List the threads: their steps, branches, size, and when they changed last.
 
@@ -70,7 +70,7 @@ def threads(
     _table(session, found, "There are no threads." if not pattern and where is None else "No thread matches.")
 
 
-def _found(store: Store, pattern: str, where: str | None) -> Iterator[Thread]:
+def _found(store: Store, pattern: str, where: str | None) -> Iterator[ThreadInfo]:
     prefix = pattern.partition("*")[0]
     fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
     more: dict[str, Any] = {} if where is None else {"where": where}
@@ -85,7 +85,7 @@ def _found(store: Store, pattern: str, where: str | None) -> Iterator[Thread]:
         after = page[-1].thread
 
 
-def _table(session: Session, found: Iterator[Thread], none: str) -> None:
+def _table(session: CliContext, found: Iterator[ThreadInfo], none: str) -> None:
     now = datetime.now(UTC)
     widths: list[int] = []
     while True:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.codec import default_codec
-from holdfast.engine.projection.rendering import Message, messages
+from holdfast.engine.projection.rendering import RenderedMessage, messages
 from holdfast.interfaces.cli.formatting import plural, safe
 from holdfast.interfaces.cli.json_output import encode, plain
 from holdfast.interfaces.cli.output import Output
 
 
-class Room(NamedTuple):
+class DisplayLimits(NamedTuple):
     """How much of a value is shown: characters of a text, items of a list or dict, messages of a conversation."""
 
     characters: int = 300
@@ -20,17 +20,17 @@ class Room(NamedTuple):
     messages: int = 12
 
 
-ROOM = Room()
-ALL = Room(1 << 62, 1 << 62, 1 << 62)
+ROOM = DisplayLimits()
+ALL = DisplayLimits(1 << 62, 1 << 62, 1 << 62)
 
 _COLORS = {"user": "green", "assistant": "cyan", "system": "magenta", "tool": "yellow"}
 _INDENT = "  "
 
 
-class Values:
+class ValueWriter:
     """Writes values as lines of text."""
 
-    def __init__(self, out: Output, room: Room) -> None:
+    def __init__(self, out: Output, room: DisplayLimits) -> None:
         self._out = out
         self._room = room
 
@@ -63,7 +63,7 @@ class Values:
         else:
             yield from self._tree(tree, "")
 
-    def _message(self, message: Message) -> Iterator[str]:
+    def _message(self, message: RenderedMessage) -> Iterator[str]:
         who = message.role or "text"
         name = f" {safe(message.name)}" if message.name else ""
         color = _COLORS.get(message.role, "blue")
@@ -72,7 +72,7 @@ class Values:
         yield from rest
         yield from self._calls(message)
 
-    def _calls(self, message: Message) -> Iterator[str]:
+    def _calls(self, message: RenderedMessage) -> Iterator[str]:
         """The tools that a message calls."""
         for call in tool_calls(message):
             yield f"{_INDENT * 2}{self._out.style('calls', 'yellow')} {safe(self._cut(call))}"
@@ -123,7 +123,7 @@ class Values:
         return f"{text[:room]}… ({len(text):,} characters)"
 
 
-def tool_calls(message: Message) -> Iterator[str]:
+def tool_calls(message: RenderedMessage) -> Iterator[str]:
     """The tools that a message calls, as in `search({"q":"cats"})`."""
     from msgspec.json import decode
 

@@ -11,16 +11,16 @@ import click
 
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.salvage import Salvaged
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.maintenance.repair.repairer import Repaired
-    from holdfast.maintenance.verify.heads import Heads
-    from holdfast.maintenance.verify.verifier import Report
+    from holdfast.maintenance.repair.repairer import RepairReport
+    from holdfast.maintenance.verify.heads import StoreHeads
+    from holdfast.maintenance.verify.verifier import VerifyReport
 
 _LEVELS = ("structure", "hashes", "decode")
 _SHOWN = 20
@@ -34,7 +34,7 @@ _SHOWN = 20
 @click.option("--write-heads", metavar="FILE", help="Export the heads to this file, if all is sound.")
 @click.option("--after", default="", metavar="THREAD", help="Go on after this thread.")
 def verify(
-    session: Session,
+    session: CliContext,
     threads: tuple[str, ...],
     level: str,
     heads_file: str | None,
@@ -90,7 +90,7 @@ def verify(
 
 @command("heads")
 @click.argument("file")
-def heads(session: Session, file: str) -> None:
+def heads(session: CliContext, file: str) -> None:
     """Export where the threads end, to detect a cut-off end later.
 
     \b
@@ -104,13 +104,13 @@ def heads(session: Session, file: str) -> None:
         session.note(f"The heads of {plural(len(found.threads), 'thread')} are in {file}. Keep the file elsewhere.")
 
 
-def _heads(file: str | None) -> Heads | None:
-    from holdfast.maintenance.verify.heads import Heads
+def _heads(file: str | None) -> StoreHeads | None:
+    from holdfast.maintenance.verify.heads import StoreHeads
 
-    return None if file is None else Heads.load(file)
+    return None if file is None else StoreHeads.load(file)
 
 
-def _tell(session: Session, report: Report) -> None:
+def _tell(session: CliContext, report: VerifyReport) -> None:
     out = session.out
     looked = f"{plural(report.threads, 'thread')}, {plural(report.steps, 'checkpoint')}, level {report.level}"
     told = "sound" if report.sound else f"DAMAGED: {plural(len(report.damaged), 'thread')}"
@@ -119,7 +119,7 @@ def _tell(session: Session, report: Report) -> None:
         session.note("`holdfast explain CODE` says what a code means; `holdfast repair` mends what can be mended.")
 
 
-def _tell_finding(session: Session, finding: Finding) -> None:
+def _tell_finding(session: CliContext, finding: Finding) -> None:
     out = session.out
     color = "red" if finding.weight.value == "damage" else "yellow"
     where = f"{finding.thread}: " if finding.thread else ""
@@ -138,7 +138,7 @@ def _tell_finding(session: Session, finding: Finding) -> None:
 @dry_run_option
 @yes_option
 def repair(
-    session: Session,
+    session: CliContext,
     threads: tuple[str, ...],
     sources: tuple[str, ...],
     heads_file: str | None,
@@ -197,7 +197,7 @@ def _salvaged(error: CorruptError, dry_run: bool) -> Salvaged | None:
         return salvage(path, is_sound, into=f"{folder}/rehearsal.db")
 
 
-def _tell_repaired(session: Session, done: Repaired) -> None:
+def _tell_repaired(session: CliContext, done: RepairReport) -> None:
     out = session.out
     would = "would be " if done.dry_run else ""
     if done.files is not None:

@@ -16,14 +16,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from holdfast.engine.delta_channels import FOLLOWS, KEPT
 from holdfast.errors import InvalidError, UnsupportedError
 
-__all__ = ["KEPT", "Serialized", "checkpoint_of", "kept", "loaded", "serialized", "values_of", "versions_of"]
+__all__ = ["KEPT", "SerializedValue", "checkpoint_of", "kept", "loaded", "serialized", "values_of", "versions_of"]
 
 _VERSION, _SEEN = "version of ", "seen by "
 _OWN = frozenset({"id", "ts", "channel_values", "channel_versions", "versions_seen"})
 
 
 @dataclass(frozen=True, slots=True)
-class Serialized:
+class SerializedValue:
     """A value in the form that a serializer of the user's own gave it."""
 
     type: str
@@ -88,15 +88,15 @@ def versions_of(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {name[len(_VERSION) :]: version for name, version in entries.items() if name.startswith(_VERSION)}
 
 
-def serialized(serde: SerializerProtocol, value: Any) -> Serialized:
+def serialized(serde: SerializerProtocol, value: Any) -> SerializedValue:
     """A value, dumped by a serializer."""
     kind, data = serde.dumps_typed(value)
-    return Serialized(kind, bytes(data))
+    return SerializedValue(kind, bytes(data))
 
 
 def loaded(serde: SerializerProtocol | None, value: Any, channel: str) -> Any:
     """A value as it was given to the saver."""
-    if type(value) is not Serialized:
+    if type(value) is not SerializedValue:
         return value
     if serde is None:
         raise UnsupportedError(

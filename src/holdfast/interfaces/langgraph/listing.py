@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.step_info import Head
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.step_info import StepInfo
 
 _FIRST, _MOST = 4, 32
 """How many checkpoints are read at a time: few at first, for whoever wants no more than those."""
@@ -18,30 +18,30 @@ _LINES = 256
 """Of how many lines the latest checkpoints are read at a time."""
 
 
-class Found(NamedTuple):
+class ListedCheckpoint(NamedTuple):
     """A checkpoint that was listed."""
 
     line: Line
-    point: Point
+    point: StepRef
 
 
 class _Ahead(NamedTuple):
     """The next checkpoints of a line. Those with the greatest id come first."""
 
     line: Line
-    points: deque[Point]
+    points: deque[StepRef]
 
     def __lt__(self, other: _Ahead) -> bool:  # type: ignore[override]
         return self.points[0].id > other.points[0].id
 
 
-class Listing:
+class CheckpointListing:
     """The checkpoints of some lines by id, the greatest first."""
 
     def __init__(
         self,
         engine: Engine,
-        metadata_of: Callable[[Head], Mapping[str, Any]],
+        metadata_of: Callable[[StepInfo], Mapping[str, Any]],
         lines: Sequence[Line],
         before: str,
         only: str | None,
@@ -64,9 +64,9 @@ class Listing:
         self._short: list[Line] = list(lines)
         """Lines of which nothing is at hand."""
 
-    async def next(self) -> list[Found]:
+    async def next(self) -> list[ListedCheckpoint]:
         """The next of them; none if there are no more."""
-        page: list[Found] = []
+        page: list[ListedCheckpoint] = []
         count = self._page if self._left is None else min(self._page, self._left)
         while len(page) < count and (found := await self._candidates(count - len(page))):
             page += await self._matching(found)
@@ -75,14 +75,14 @@ class Listing:
         self._page = min(2 * self._page, _MOST)
         return page
 
-    async def _candidates(self, count: int) -> list[Found]:
-        found: list[Found] = []
+    async def _candidates(self, count: int) -> list[ListedCheckpoint]:
+        found: list[ListedCheckpoint] = []
         while len(found) < count:
             await self._fill(count - len(found))
             if not self._ahead:
                 break
             first = self._ahead[0]
-            found.append(Found(first.line, first.points.popleft()))
+            found.append(ListedCheckpoint(first.line, first.points.popleft()))
             if first.points:
                 heapq.heapreplace(self._ahead, first)
             else:
@@ -102,12 +102,12 @@ class Listing:
                     heapq.heappush(self._ahead, _Ahead(line, deque(points)))
                     self._before[line] = points[-1].id
 
-    async def _matching(self, found: Sequence[Found]) -> list[Found]:
+    async def _matching(self, found: Sequence[ListedCheckpoint]) -> list[ListedCheckpoint]:
         """Those with the wanted metadata."""
         if not self._metadata:
             return list(found)
         matching = []
-        by_line: dict[Line, list[Point]] = {}
+        by_line: dict[Line, list[StepRef]] = {}
         for line, point in found:
             by_line.setdefault(line, []).append(point)
         heads = {

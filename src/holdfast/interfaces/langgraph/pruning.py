@@ -10,13 +10,13 @@ from typing import TypeAlias
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import NAME, TAG
-from holdfast.engine.rewrite.rewriter import Choice, Choose
-from holdfast.engine.row_format import Branch, Line, Point
+from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
+from holdfast.engine.row_format import Branch, Line, StepRef
 
 _Places: TypeAlias = set[tuple[int, int]]
 
 
-class Pruner:
+class ThreadPruner:
     """Prunes lines. What the delta channels of the checkpoints that stay need of the others is carried over to them."""
 
     def __init__(self, engine: Engine, codec: Codec) -> None:
@@ -26,7 +26,7 @@ class Pruner:
     async def keep_latest(self, line: Line) -> None:
         """Keep the latest checkpoint, and those that have a name or a tag."""
 
-        async def others(points: Sequence[Point]) -> _Places:
+        async def others(points: Sequence[StepRef]) -> _Places:
             lines = self._engine.lines
             wanted = {id for kind in (NAME, TAG) for _, id in await lines.refs(line, kind)}
             last = _last_revisions(points)
@@ -39,11 +39,11 @@ class Pruner:
         """Drop the checkpoints that belong to some runs, of all lines."""
         texts = [json.dumps(run_id, ensure_ascii=False)[1:-1] for run_id in run_ids]
 
-        def is_candidate(point: Point) -> bool:
+        def is_candidate(point: StepRef) -> bool:
             """Whether it may be one of them: what is kept for people to read says so, and is quickly looked at."""
             return any(text in point.metadata for text in texts)
 
-        async def of_runs(line: Line, points: Sequence[Point]) -> _Places:
+        async def of_runs(line: Line, points: Sequence[StepRef]) -> _Places:
             last = _last_revisions(points).values()
             heads = await self._engine.heads.describe(line, list(filter(is_candidate, last)))
             found = {
@@ -58,13 +58,13 @@ class Pruner:
             await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)))
 
 
-def _dropping(which: Callable[[Sequence[Point]], Awaitable[_Places]]) -> Choose:
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+def _dropping(which: Callable[[Sequence[StepRef]], Awaitable[_Places]]) -> Choose:
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         del branches  # what is to go does not depend on them
-        return Choice(frozenset(await which([point for point in points if not point.pruned])))
+        return RewritePlan(frozenset(await which([point for point in points if not point.pruned])))
 
     return choose
 
 
-def _last_revisions(points: Sequence[Point]) -> dict[str, Point]:
+def _last_revisions(points: Sequence[StepRef]) -> dict[str, StepRef]:
     return {point.id: point for point in sorted(points, key=lambda point: point.revision)}

@@ -23,24 +23,24 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from holdfast.backends.runtime.drivers import arun, both, run
+from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.codec import Codec
-from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.delta_channels import History
+from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.delta_channels import ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.families import family
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.namespaces import is_thread
-from holdfast.engine.pending_writes import Write
-from holdfast.engine.row_format import Line, Point, check_name, readable
-from holdfast.engine.step_info import Head
+from holdfast.engine.pending_writes import PendingWriteRow
+from holdfast.engine.row_format import Line, StepRef, check_name, readable
+from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.langgraph import contents, names
 from holdfast.interfaces.langgraph.contents import KEPT
-from holdfast.interfaces.langgraph.listing import Listing
-from holdfast.interfaces.langgraph.pruning import Pruner
+from holdfast.interfaces.langgraph.listing import CheckpointListing
+from holdfast.interfaces.langgraph.pruning import ThreadPruner
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Operations
 
@@ -52,7 +52,7 @@ def _several(ids: Sequence[str], what: str) -> None:
         )
 
 
-_SERIALIZED = (contents.Serialized.__module__, contents.Serialized.__name__)
+_SERIALIZED = (contents.SerializedValue.__module__, contents.SerializedValue.__name__)
 
 
 class HoldfastSaver(BaseCheckpointSaver[int]):
@@ -118,7 +118,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 "a checkpoint has an 'id' that is not empty, and a 'ts' that is text", where=f"thread {line}"
             )
         described = get_checkpoint_metadata(config, metadata)
-        saving = Saving(
+        saving = AppendRequest(
             line,
             await self._state(line, checkpoint, parent),
             parent=ROOT if parent is None else parent,
@@ -143,7 +143,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         where = names.configurable(config)
         return names.config_of(where["thread_id"], names.namespace_of(config), id)
 
-    put, aput = both(_put)
+    put, aput = make_both(_put)
 
     async def _state(
         self, line: Line, checkpoint: Checkpoint, parent: str | None, follows: str | None = None
@@ -205,7 +205,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             line,
             id,
             [
-                Write(
+                PendingWriteRow(
                     check_name(task_path, "path of a task"),
                     task_id,
                     WRITES_IDX_MAP.get(channel, place),
@@ -216,7 +216,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             ],
         )
 
-    put_writes, aput_writes = both(_put_writes)
+    put_writes, aput_writes = make_both(_put_writes)
 
     def _written(self, value: Any) -> Any:
         if self._dumps is not None:
@@ -238,9 +238,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 found = await self._tuple(line, point, to_go_on=True, writes=writes)
                 return found._replace(config=config) if id is not None else found
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = make_both(_get_tuple)
 
-    async def _point(self, line: Line, id: str | None) -> tuple[Point, builtins.list[Write] | None]:
+    async def _point(self, line: Line, id: str | None) -> tuple[StepRef, builtins.list[PendingWriteRow] | None]:
         """A checkpoint, and its pending writes, where it is the one that they were asked for together with it."""
         memo = self._engine.lines.known(line)
         likely = id or (memo.point.id if memo is not None and memo.point is not None else "")
@@ -251,9 +251,14 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         return point, self._engine.writes.opened(line, likely, rows) if point.id == likely else None
 
     async def _tuple(
-        self, line: Line, point: Point, *, to_go_on: bool = False, writes: builtins.list[Write] | None = None
+        self,
+        line: Line,
+        point: StepRef,
+        *,
+        to_go_on: bool = False,
+        writes: builtins.list[PendingWriteRow] | None = None,
     ) -> CheckpointTuple:
-        async def read(point: Point) -> builtins.list[CheckpointTuple]:
+        async def read(point: StepRef) -> builtins.list[CheckpointTuple]:
             return await self._tuples(line, [point], to_go_on=to_go_on, known=writes)
 
         return (await self._engine.lines.reading(line, point, read))[0]
@@ -261,10 +266,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     async def _tuples(
         self,
         line: Line,
-        points: Sequence[Point],
+        points: Sequence[StepRef],
         *,
         to_go_on: bool = False,
-        known: builtins.list[Write] | None = None,
+        known: builtins.list[PendingWriteRow] | None = None,
     ) -> builtins.list[CheckpointTuple]:
         thread_id, namespace = names.split_name(line.name)
         heads = await self._engine.heads.describe(line, points)
@@ -279,7 +284,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             stamp = head.header.stamp or to_datetime(head.point.time).isoformat()
             checkpoint, follows = contents.checkpoint_of(head.header.id, stamp, state)
             values = checkpoint["channel_values"]
-            if self._dumps is not None or contents.Serialized in map(type, values.values()):
+            if self._dumps is not None or contents.SerializedValue in map(type, values.values()):
                 values.update((name, contents.loaded(self._dumps, value, name)) for name, value in values.items())
             parent = head.parent if follows is None else follows or None
             tuples.append(
@@ -293,7 +298,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             )
         return tuples
 
-    def _metadata(self, head: Head) -> CheckpointMetadata:
+    def _metadata(self, head: StepInfo) -> CheckpointMetadata:
         """A checkpoint's metadata. Those that were saved past LangGraph get what it expects of every one."""
         metadata: dict[str, Any] = self._codec.unpack(head.header.metadata)
         if not head.header.stamp:
@@ -337,16 +342,16 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         metadata: Mapping[str, Any] | None,
         before: RunnableConfig | None,
         limit: int | None,
-    ) -> Listing:
+    ) -> CheckpointListing:
         lines, only = await self._lines(config), names.checkpoint_of(config)
         bound = names.checkpoint_of(before) or ""
         if limit is not None and type(limit) is not int:
             raise InvalidError(f"the limit is a number, not {limit!r}")
-        return Listing(self._engine, self._metadata, lines, bound, only, metadata or {}, limit)
+        return CheckpointListing(self._engine, self._metadata, lines, bound, only, metadata or {}, limit)
 
-    async def _listed(self, listing: Listing) -> builtins.list[CheckpointTuple]:
+    async def _listed(self, listing: CheckpointListing) -> builtins.list[CheckpointTuple]:
         while found := await listing.next():
-            points: dict[Line, builtins.list[Point]] = {}
+            points: dict[Line, builtins.list[StepRef]] = {}
             for line, point in found:
                 points.setdefault(line, []).append(point)
             tuples = {
@@ -358,7 +363,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 return [tuples[line, point.id] for line, point in found if (line, point.id) in tuples]
         return []
 
-    async def _those_there(self, line: Line, points: Sequence[Point]) -> builtins.list[CheckpointTuple]:
+    async def _those_there(self, line: Line, points: Sequence[StepRef]) -> builtins.list[CheckpointTuple]:
         """Some checkpoints, but for those that were deleted or pruned meanwhile."""
         try:
             return await self._tuples(line, points)
@@ -387,7 +392,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         root, *others = await self._thread(thread_id)
         return others if await self._engine.lines.look(root) is None else [root, *others]
 
-    def _pending(self, writes: Sequence[Write]) -> builtins.list[tuple[str, str, Any]]:
+    def _pending(self, writes: Sequence[PendingWriteRow]) -> builtins.list[tuple[str, str, Any]]:
         values = self._codec.unpack_items(write.packed for write in writes)
         return [
             (write.task, write.channel, contents.loaded(self._dumps, value, write.channel))
@@ -399,7 +404,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What each channel held last before the checkpoint that the config names, and what was written to it since."""
-        histories = {channel: History() for channel in channels}
+        histories = {channel: ChannelHistory() for channel in channels}
         line, id = self._line(config), names.checkpoint_of(config)
         try:
             point = await self._engine.lines.find(line, id)
@@ -411,9 +416,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 histories = await self._engine.lines.reading(line, point, partial(deltas.history, line, channels))
         return {channel: self._delta(channel, history) for channel, history in histories.items()}
 
-    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+    get_delta_channel_history, aget_delta_channel_history = make_both(_get_delta_channel_history)
 
-    def _delta(self, channel: str, history: History) -> DeltaChannelHistory:
+    def _delta(self, channel: str, history: ChannelHistory) -> DeltaChannelHistory:
         values = self._codec.unpack_items(packed for _, packed in reversed(history.writes))
         found: DeltaChannelHistory = {
             "writes": [
@@ -437,7 +442,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         else:
             await self._engine.lines.delete(*lines)
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = make_both(_delete_thread)
 
     async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of some runs, with their writes, from all threads. Those after them stay as they are.
@@ -446,9 +451,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """
         _several(run_ids, "ids of runs")
         if run_ids:
-            await Pruner(self._engine, self._codec).drop_runs(self.store.tenant, frozenset(map(str, run_ids)))
+            await ThreadPruner(self._engine, self._codec).drop_runs(self.store.tenant, frozenset(map(str, run_ids)))
 
-    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+    delete_for_runs, adelete_for_runs = make_both(_delete_for_runs)
 
     async def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its checkpoints, writes and subgraphs; nothing, if there is none.
@@ -466,7 +471,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         }
         await self._engine.copier.copy(copies)
 
-    copy_thread, acopy_thread = both(_copy_thread)
+    copy_thread, acopy_thread = make_both(_copy_thread)
 
     async def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Drop checkpoints of some threads: all of them (`"delete"`), or all but the latest of each namespace.
@@ -482,9 +487,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 await self._engine.lines.delete(*lines)
                 continue
             for line in lines:
-                await Pruner(self._engine, self._codec).keep_latest(line)
+                await ThreadPruner(self._engine, self._codec).keep_latest(line)
 
-    prune, aprune = both(_prune)
+    prune, aprune = make_both(_prune)
 
     # Versions and types ---------------------------------------------------------------------------------------
 
@@ -531,7 +536,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         if self._owned:
             await Operations.close(self.store)
 
-    close, aclose = both(_close)
+    close, aclose = make_both(_close)
 
     def __enter__(self) -> Self:
         return self

@@ -11,26 +11,36 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.backends.interface import Call, Delete, Get
+from holdfast.backends.interface import BlockingCall, Delete, Get
 from holdfast.backends.paging import rows
 from holdfast.backends.registry import backend_for
-from holdfast.backends.tables import LINES, SPACES
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
-from holdfast.engine.copy.between_stores import Mover
+from holdfast.backends.tables import LINES, TABLES
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.json_diff import tree_of
-from holdfast.engine.row_format import Line, Point
-from holdfast.engine.step_info import Head as StepHead
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.step_info import StepInfo as StepHead
 from holdfast.engine.types import Checkpoint
-from holdfast.maintenance.archive.format import EXPORTED, VERSION, Begin, End, Head, Place, Progress, Sink, row_record
+from holdfast.maintenance.archive.format import (
+    EXPORTED,
+    VERSION,
+    ArchiveHeader,
+    ArchiveWriter,
+    Place,
+    Progress,
+    ThreadBegin,
+    ThreadEnd,
+    row_record,
+)
 
 _CACHE_BYTES = 8 << 20
 _STATES = 32
 """How many states are read together."""
 
 
-class Exported(NamedTuple):
+class ExportReport(NamedTuple):
     """What an export wrote: how many threads (namespaces are threads of their own), how many rows or states of them,
     how many bytes before compression; and the names of threads that kept changing meanwhile, whose newest checkpoints
     may be missing."""
@@ -48,33 +58,35 @@ Show = Callable[[Line, StepHead], Checkpoint]
 @asynccontextmanager
 async def passing(engine: Engine) -> AsyncIterator[Engine]:
     """A store for what is on its way, which is removed in the end."""
-    made: Call[tempfile.TemporaryDirectory[str]] = Call(lambda: tempfile.TemporaryDirectory(prefix="holdfast-"))
+    made: BlockingCall[tempfile.TemporaryDirectory[str]] = BlockingCall(
+        lambda: tempfile.TemporaryDirectory(prefix="holdfast-")
+    )
     folder = await made
     try:
         url = f"sqlite:///{Path(folder.name) / 'passing.db'}"
         backend = await backend_for(url).open(url, synchronous="normal")
         try:
-            yield Engine(Ground(backend, cache=Cache(_CACHE_BYTES), codec=engine.ground.codec))
+            yield Engine(EngineContext(backend, cache=MemoryCache(_CACHE_BYTES), codec=engine.ground.codec))
         finally:
             await backend.close()
     finally:
-        await Call(folder.cleanup)
+        await BlockingCall(folder.cleanup)
 
 
-async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, tell: Progress | None) -> Exported:
+async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, tell: Progress | None) -> ExportReport:
     """Write lines to a file, as they are. Each is copied first, and so compared and verified, and then written."""
     threads = records = 0
     changing: list[str] = []
-    sink = Sink(place)
+    sink = ArchiveWriter(place)
     try:
-        await sink.write(Head(VERSION, datetime.now(UTC).isoformat(timespec="seconds")))
+        await sink.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds")))
         async with passing(engine) as between:
             for number, line in enumerate(lines, 1):
-                copied = await Mover(engine, between).copy(line.tenant, [line])
+                copied = await StoreCopier(engine, between).copy(line.tenant, [line])
                 if copied.threads:  # it was not deleted meanwhile
                     threads, changing = threads + 1, [*changing, *copied.changing]
                     records += await _write(between, line, sink)
-                    await between.ground.backend.apply([Delete(space, tuple(line)) for space in SPACES])
+                    await between.ground.backend.apply([Delete(space, tuple(line)) for space in TABLES])
                     between.ground.cache.forget(line)
                 if tell is not None:
                     tell(number, len(lines), line.name)
@@ -82,18 +94,18 @@ async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, te
         await sink.finish()
     finally:
         sink.close()
-    return Exported(threads, records, sink.bytes, tuple(changing))
+    return ExportReport(threads, records, sink.bytes, tuple(changing))
 
 
-async def _write(between: Engine, line: Line, sink: Sink) -> int:
+async def _write(between: Engine, line: Line, sink: ArchiveWriter) -> int:
     backend, count = between.ground.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
-    await sink.write(Begin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
+    await sink.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
     for space in EXPORTED:
         async for row in rows(backend, space, tuple(line)):
             await sink.write(row_record(space, row))
             count += 1
-    await sink.write(End(count))
+    await sink.write(ThreadEnd(count))
     return count
 
 
@@ -102,10 +114,10 @@ async def _write(between: Engine, line: Line, sink: Sink) -> int:
 
 async def export_states(
     engine: Engine, lines: Sequence[Line], place: Place, show: Show, tell: Progress | None
-) -> Exported:
+) -> ExportReport:
     """Write the state of every checkpoint to a file, each as one line of JSON, from a thread's latest to its first."""
     threads = records = 0
-    sink = Sink(place)
+    sink = ArchiveWriter(place)
     try:
         for number, line in enumerate(lines, 1):
             threads += 1
@@ -117,14 +129,14 @@ async def export_states(
         await sink.finish()
     finally:
         sink.close()
-    return Exported(threads, records, sink.bytes)
+    return ExportReport(threads, records, sink.bytes)
 
 
 async def _states(engine: Engine, line: Line, show: Show) -> AsyncIterator[dict[str, Any]]:
     before = ""
     while True:
         found = await engine.lines.history(line, before=before, limit=_STATES)
-        points = [Point.of(row) for row in found]
+        points = [StepRef.of(row) for row in found]
         states = await engine.states.series(line, points)
         for head, packed in zip(await engine.heads.describe(line, points, found), states, strict=True):
             shown = show(line, head)

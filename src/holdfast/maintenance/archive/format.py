@@ -21,8 +21,8 @@ from typing import IO, Any, NoReturn, TypeAlias
 import msgspec
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Call, Row
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
+from holdfast.backends.interface import BlockingCall, Row
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Table
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 
@@ -47,18 +47,18 @@ _UNREADABLE = (OSError, EOFError, zlib.error)
 _SPACES = {space.name: space for space in EXPORTED}
 
 
-class Record(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
+class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
     """A line of the file."""
 
 
-class Head(Record, tag="holdfast-export"):
+class ArchiveHeader(ArchiveLine, tag="holdfast-export"):
     """The first line."""
 
     version: int
     time: str
 
 
-class Begin(Record, tag="thread"):
+class ThreadBegin(ArchiveLine, tag="thread"):
     """A thread begins: its name, and the columns of its row in `lines`."""
 
     tenant: str
@@ -66,7 +66,7 @@ class Begin(Record, tag="thread"):
     columns: tuple[int, ...]
 
 
-class Rowed(Record, tag="row", omit_defaults=True):
+class ArchivedRow(ArchiveLine, tag="row", omit_defaults=True):
     """A row of the thread. The key is without tenant and thread; bytes are in base64."""
 
     space: str
@@ -75,13 +75,13 @@ class Rowed(Record, tag="row", omit_defaults=True):
     body: bytes = b""
 
 
-class End(Record, tag="end"):
+class ThreadEnd(ArchiveLine, tag="end"):
     """A thread ends."""
 
     rows: int
 
 
-class Checksum(Record, tag="checksum"):
+class Checksum(ArchiveLine, tag="checksum"):
     """The last line. The digest is that of all lines before it, with their ends."""
 
     sha256: str
@@ -89,21 +89,21 @@ class Checksum(Record, tag="checksum"):
     rows: int
 
 
-Lines: TypeAlias = Head | Begin | Rowed | End | Checksum
+Lines: TypeAlias = ArchiveHeader | ThreadBegin | ArchivedRow | ThreadEnd | Checksum
 
 _decoder: msgspec.json.Decoder[Lines] = msgspec.json.Decoder(Lines)
 
 
-def row_record(space: Space, row: Row) -> Rowed:
+def row_record(space: Table, row: Row) -> ArchivedRow:
     """A row as a line of the file."""
     values = [*row.key[2:], *row.columns]
     kinds = list(space.all_columns.values())[2:]
     told = [_base64(value) if kind is bytes else value for kind, value in zip(kinds, values, strict=True)]
     width = len(space.key) - 2
-    return Rowed(space.name, told[:width], told[width:], row.body)  # type: ignore[arg-type]
+    return ArchivedRow(space.name, told[:width], told[width:], row.body)  # type: ignore[arg-type]
 
 
-def row_of(record: Rowed, line: Line) -> tuple[Space, Row]:
+def row_of(record: ArchivedRow, line: Line) -> tuple[Table, Row]:
     """The row that a line of the file tells of. Raises `ValueError` where it is none."""
     space = _SPACES.get(record.space)
     if space is None:
@@ -134,7 +134,7 @@ def _check_binary(file: object) -> None:
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
-class Sink:
+class ArchiveWriter:
     """A file that is being written: there as a whole in the end, or not at all.
 
     Given as a path, it is written beside its place and then takes that. As a file that is open, it is written to at
@@ -188,13 +188,13 @@ class Sink:
     async def finish(self) -> None:
         """Have it durable, in its place."""
         await self._flush()
-        await Call(self._finish)
+        await BlockingCall(self._finish)
 
     async def _flush(self) -> None:
         chunk = bytes(self._buffer)
         self._buffer.clear()
         self.bytes += len(chunk)
-        call: Call[None] = Call(lambda: self._write(chunk))
+        call: BlockingCall[None] = BlockingCall(lambda: self._write(chunk))
         await call
 
     def _write(self, chunk: bytes) -> None:
@@ -236,7 +236,7 @@ class Sink:
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-class Source:
+class ArchiveReader:
     """A file that is being read."""
 
     def __init__(self, place: Place, max_bytes: int) -> None:
@@ -260,10 +260,10 @@ class Source:
 
     async def records(self) -> AsyncIterator[Lines]:
         """The lines, from the first to the one before the checksum. `CorruptError` if they are not what was written."""
-        await Call(self._unzip)
+        await BlockingCall(self._unzip)
         first, threads, rows = True, 0, 0
         while True:
-            call: Call[list[bytes]] = Call(self._read)
+            call: BlockingCall[list[bytes]] = BlockingCall(self._read)
             lines = await call
             if not lines:
                 raise self.damaged("it ends early")
@@ -272,11 +272,11 @@ class Source:
                 if isinstance(record, Checksum):
                     if record != Checksum(self._digest.hexdigest(), threads, rows):
                         raise self.damaged("its checksum is another")
-                    await Call(self._see_the_end)
+                    await BlockingCall(self._see_the_end)
                     return
                 self._digest.update(line)
-                threads += isinstance(record, Begin)
-                rows += isinstance(record, Rowed)
+                threads += isinstance(record, ThreadBegin)
+                rows += isinstance(record, ArchivedRow)
                 first = False
                 yield record
 

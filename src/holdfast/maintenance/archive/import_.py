@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
 from holdfast.backends.paging import rows
-from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Space
-from holdfast.engine.copy.between_stores import Mover, Tell
-from holdfast.engine.copy.between_stores import Progress as Moved
+from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Table
+from holdfast.engine.copy.between_stores import CopyProgress as Moved
+from holdfast.engine.copy.between_stores import StoreCopier, Tell
 from holdfast.engine.copy.within_store import renamed
 from holdfast.engine.engine import Engine
 from holdfast.engine.families import moved
@@ -23,13 +23,23 @@ from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Branch, Line, check_name, is_sound
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import passing
-from holdfast.maintenance.archive.format import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
+from holdfast.maintenance.archive.format import (
+    ArchivedRow,
+    ArchiveHeader,
+    ArchiveReader,
+    Lines,
+    Place,
+    Progress,
+    ThreadBegin,
+    ThreadEnd,
+    row_of,
+)
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 4 << 20
 
 
-class Imported(NamedTuple):
+class ImportReport(NamedTuple):
     """What an import did: the threads that it brought, and those that were there already; and how many rows, with how
     many bytes of bodies, it wrote."""
 
@@ -39,7 +49,7 @@ class Imported(NamedTuple):
     bytes: int
 
 
-class Wanted(NamedTuple):
+class ImportSelection(NamedTuple):
     """What is taken from a file: all threads or some, for a tenant; one perhaps under another name."""
 
     tenant: str
@@ -47,17 +57,19 @@ class Wanted(NamedTuple):
     as_thread: str | None
 
 
-def wanted(tenant: str, threads: Iterable[str] | None, as_thread: str | None) -> Wanted:
+def wanted(tenant: str, threads: Iterable[str] | None, as_thread: str | None) -> ImportSelection:
     """What a caller wants."""
     named = None if threads is None else frozenset(threads)
     if as_thread is not None and named is not None and len(named) != 1:
         raise InvalidError("one thread can be given another name, not several", hint="Import them one by one")
-    return Wanted(tenant, named, as_thread)
+    return ImportSelection(tenant, named, as_thread)
 
 
-async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bool, tell: Progress | None) -> Imported:
+async def import_threads(
+    engine: Engine, place: Place, want: ImportSelection, dry_run: bool, tell: Progress | None
+) -> ImportReport:
     """Bring threads from a file. With `dry_run`, only see whether that would succeed, and what it would bring."""
-    source = Source(place, engine.ground.max_bytes)
+    source = ArchiveReader(place, engine.ground.max_bytes)
     try:
         async with passing(engine) as between:
             reader = _Reader(between, source, want, tell)
@@ -66,16 +78,16 @@ async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bo
                 raise_problems(line, await verify(between.ground, line), source.name)
                 if tell is not None:
                     tell(number, len(lines), f"verified {line.name}")
-            mover = Mover(between, engine, None if tell is None else _told(tell))
+            mover = StoreCopier(between, engine, None if tell is None else _told(tell))
             lacking = [line for line in lines if await mover.lacks(line)]
             for line in lacking:
                 await _add_theirs(between, engine, line, source.name)
             there = tuple(line.name for line in lines if line not in lacking)
             brought = tuple(line.name for line in lacking)
             if dry_run or not lacking:
-                return Imported(brought, there, 0, 0)
+                return ImportReport(brought, there, 0, 0)
             copied = await mover.copy(want.tenant, lacking)
-            return Imported(brought, there, copied.rows, copied.bytes)
+            return ImportReport(brought, there, copied.rows, copied.bytes)
     finally:
         source.close()
 
@@ -116,7 +128,7 @@ def _told(tell: Progress) -> Tell:
 class _Reader:
     """Reads a file into a store."""
 
-    def __init__(self, between: Engine, source: Source, want: Wanted, tell: Progress | None) -> None:
+    def __init__(self, between: Engine, source: ArchiveReader, want: ImportSelection, tell: Progress | None) -> None:
         self._backend = between.ground.backend
         self._max_bytes = between.ground.max_bytes
         self._source = source
@@ -137,7 +149,7 @@ class _Reader:
         """Read all. Returns the lines, as they are called here."""
         first = True
         async for record in self._source.records():
-            if first is not isinstance(record, Head):
+            if first is not isinstance(record, ArchiveHeader):
                 raise self._source.damaged("it begins in its middle")
             first = False
             await self._take(record)
@@ -151,24 +163,24 @@ class _Reader:
 
     async def _take(self, record: Lines) -> None:
         match record:
-            case Begin():
+            case ThreadBegin():
                 if self._old is not None:
                     raise self._source.damaged("a thread begins in another")
                 await self._begin(record)
-            case Rowed():
+            case ArchivedRow():
                 if self._old is None:
                     raise self._source.damaged("a row is in no thread")
                 self._rows += 1
                 if self._new is not None:
                     await self._add(record, self._old, self._new)
-            case End():
+            case ThreadEnd():
                 if self._old is None or record.rows != self._rows:
                     raise self._source.damaged("rows of a thread are missing")
                 if self._tell is not None and self._new is not None:
                     self._tell(len(self._lines), None, f"read {self._old.name}")
                 self._old = self._new = None
 
-    async def _begin(self, record: Begin) -> None:
+    async def _begin(self, record: ThreadBegin) -> None:
         self._old, self._rows = Line(record.tenant, record.thread), 0
         root = root_of(self._old)
         named = self._want.threads
@@ -197,7 +209,7 @@ class _Reader:
         self._lines.append(self._new)
         await self._put(LINES, Row(tuple(self._new), record.columns))
 
-    async def _add(self, record: Rowed, old: Line, new: Line) -> None:
+    async def _add(self, record: ArchivedRow, old: Line, new: Line) -> None:
         try:
             space, row = row_of(record, old)
             sound = is_sound(space, row)
@@ -211,7 +223,7 @@ class _Reader:
             row = renamed(space, row, new, self._max_bytes)
         await self._put(space, row)
 
-    async def _put(self, space: Space, row: Row) -> None:
+    async def _put(self, space: Table, row: Row) -> None:
         self._changes.append(Create(space, row))
         self._size += len(row.body)
         if len(self._changes) >= _BATCH_ROWS or self._size >= _BATCH_BYTES:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.backends.config import find_file, resolve
 from holdfast.errors import ConfigError
-from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
+from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
 VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
 """The variables of the environment that are read."""
@@ -31,7 +31,7 @@ _SUMS = ("all", "testing")
 """Extras that bring no driver of their own."""
 
 
-def checks() -> Iterator[Check]:
+def checks() -> Iterator[CheckResult]:
     """All of them."""
     yield python()
     yield from drivers()
@@ -40,7 +40,7 @@ def checks() -> Iterator[Check]:
     yield from variables(os.environ)
 
 
-def python() -> Check:
+def python() -> CheckResult:
     """The interpreter, and this package."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, holdfast {_own_version()}"
     return ok("python", found)
@@ -53,7 +53,7 @@ def _own_version() -> str:
         return "(not installed as a package)"
 
 
-def drivers() -> Iterator[Check]:
+def drivers() -> Iterator[CheckResult]:
     """What this package needs, and what its extras bring. Nothing is imported."""
     installed, missing = [], []
     for requirement in _requirements():
@@ -104,7 +104,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", text)[:3])
 
 
-def sqlite_releases() -> Iterator[Check]:
+def sqlite_releases() -> Iterator[CheckResult]:
     """The SQLite that stores use, which comes with apsw, and the one that Python carries."""
     import apsw
 
@@ -127,7 +127,7 @@ def sqlite_releases() -> Iterator[Check]:
         )
 
 
-def settings_file() -> Iterator[Check]:
+def settings_file() -> Iterator[CheckResult]:
     """`holdfast.toml`, if there is one."""
     path = find_file()
     if path is None:
@@ -157,7 +157,7 @@ def settings_file() -> Iterator[Check]:
     yield from _readable_by_others(path, path.read_text(encoding="utf-8"))
 
 
-def _readable_by_others(path: Path, text: str) -> Iterator[Check]:
+def _readable_by_others(path: Path, text: str) -> Iterator[CheckResult]:
     # A password stands between a colon and an @ of an address, and is no ${VARIABLE}.
     if os.name == "posix" and re.search(r"://[^/\s:@\"]+:(?!\$\{)[^@\s\"]+@", text) and path.stat().st_mode & 0o044:
         yield warning(
@@ -167,7 +167,7 @@ def _readable_by_others(path: Path, text: str) -> Iterator[Check]:
         )
 
 
-def variables(environment: Mapping[str, str]) -> Iterator[Check]:
+def variables(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """The variables of the environment that start as ours do. Values are not shown."""
     used = _variables_of_file()
     given = sorted(name for name in environment if name.startswith(_PREFIX) and name not in used)

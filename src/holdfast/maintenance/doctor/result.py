@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -18,35 +18,35 @@ class Level(StrEnum):
     """Does not work, or data are at risk."""
 
 
-class Check(NamedTuple):
+class CheckResult(NamedTuple):
     """What was looked at, and what was found. `code` stays the same from release to release."""
 
     code: str
-    level: Level
+    level: CheckLevel
     found: str
     remedy: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether nothing has to be done."""
-        return self.level in (Level.OK, Level.NOTE)
+        return self.level in (CheckLevel.OK, CheckLevel.NOTE)
 
 
-def ok(code: str, found: str) -> Check:
+def ok(code: str, found: str) -> CheckResult:
     """All is well."""
-    return Check(code, Level.OK, found)
+    return CheckResult(code, CheckLevel.OK, found)
 
 
-def note(code: str, found: str, remedy: str = "") -> Check:
+def note(code: str, found: str, remedy: str = "") -> CheckResult:
     """Good to know."""
-    return Check(code, Level.NOTE, found, remedy)
+    return CheckResult(code, CheckLevel.NOTE, found, remedy)
 
 
-def warning(code: str, found: str, remedy: str) -> Check:
+def warning(code: str, found: str, remedy: str) -> CheckResult:
     """May become a problem."""
-    return Check(code, Level.WARNING, found, remedy)
+    return CheckResult(code, CheckLevel.WARNING, found, remedy)
 
 
-def problem(code: str, found: str, remedy: str) -> Check:
+def problem(code: str, found: str, remedy: str) -> CheckResult:
     """Is a problem."""
-    return Check(code, Level.PROBLEM, found, remedy)
+    return CheckResult(code, CheckLevel.PROBLEM, found, remedy)

@@ -15,13 +15,13 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.composite_urls import shown
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
-from holdfast.maintenance.doctor.result import Check, Level, problem
+from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
 from holdfast.store.opener import open as open_store
 
-__all__ = ["Check", "Level", "doctor"]
+__all__ = ["CheckLevel", "CheckResult", "doctor"]
 
 
-def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> list[Check]:
+def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> list[CheckResult]:
     """Look at everything, and at the store of a URL, or the one that the settings name.
 
     `full` has a large store checked by its own means too, which may take long.
@@ -29,7 +29,7 @@ def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> l
     return list(examine(url, tenant=tenant, full=full))
 
 
-def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[Check]:
+def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[CheckResult]:
     """The same, each as soon as it is known."""
     yield from environment.checks()
     try:
@@ -48,7 +48,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
         yield from _store(named, tenant, full)
 
 
-def _store(url: str, tenant: str, full: bool) -> Iterator[Check]:
+def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
     """What an open store says. It is closed again."""
     try:
         options: dict[str, Any] = {"read_only": True} if backend_for(url).takes_read_only else {}
@@ -67,7 +67,7 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[Check]:
         yield _failed(url, error)
 
 
-def _failed(url: str, error: HoldfastError) -> Check:
+def _failed(url: str, error: HoldfastError) -> CheckResult:
     where = f" (at {error.where})" if error.where and error.where not in (url, unquote(url)) else ""
     remedy = error.hint or f"See `holdfast explain {error.code}`"
     return problem("store-opens", f"{shown(url)}: {error.what}{where} [{error.code}]", remedy)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from holdfast.backends.urls import is_there
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
 from holdfast.errors import DeniedError
-from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
+from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "davfs")
 _MOUNTS = Path("/proc/mounts")
@@ -40,7 +40,7 @@ def path_of(url: str) -> Path | None:
     return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None
 
 
-def checks(url: str, path: Path) -> Iterator[Check]:
+def checks(url: str, path: Path) -> Iterator[CheckResult]:
     """All of them, of one file or directory."""
     try:
         there = is_there(path, str(path.absolute()))
@@ -62,7 +62,7 @@ def checks(url: str, path: Path) -> Iterator[Check]:
     yield from disk_space(path)
 
 
-def permissions(path: Path) -> Iterator[Check]:
+def permissions(path: Path) -> Iterator[CheckResult]:
     """Whether this user may write where it must."""
     folder = path if path.is_dir() else path.parent
     denied = [str(each) for each in dict.fromkeys((path, folder)) if not os.access(each, os.R_OK | os.W_OK)]
@@ -84,7 +84,7 @@ def permissions(path: Path) -> Iterator[Check]:
     yield ok("store-permissions", "this user may read and write there")
 
 
-def network_disk(path: Path, mounts: Path = _MOUNTS) -> Iterator[Check]:
+def network_disk(path: Path, mounts: Path = _MOUNTS) -> Iterator[CheckResult]:
     """Whether a SQLite file is on a disk of another machine, where its locks and its log do not work."""
     kind = _filesystem(path.resolve(), mounts)
     if kind in _NETWORK or kind.startswith("nfs"):
@@ -114,7 +114,7 @@ def _filesystem(path: Path, mounts: Path) -> str:
     return kind
 
 
-def log_size(path: Path) -> Iterator[Check]:
+def log_size(path: Path) -> Iterator[CheckResult]:
     """How much waits in SQLite's log to be written back into the file."""
     size = _size(Path(f"{path}-wal"))
     if size > _LARGE_LOG:
@@ -128,7 +128,7 @@ def log_size(path: Path) -> Iterator[Check]:
         yield ok("store-log", f"the write-ahead log has {size:,} bytes")
 
 
-def disk_space(path: Path) -> Iterator[Check]:
+def disk_space(path: Path) -> Iterator[CheckResult]:
     """How much room is left, against what the store takes."""
     free, stored = shutil.disk_usage(path).free, _stored(path)
     found = f"{free:,} bytes are free, and the store takes {stored:,}"

@@ -8,15 +8,15 @@ from typing import Any
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import JOBS, QUARANTINE, REFS, STEPS, WORDS
-from holdfast.engine.lines import Summary
+from holdfast.engine.lines import LineSummary
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
-from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
+from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 from holdfast.maintenance.jobs.execution import LIFE
 from holdfast.maintenance.jobs.jobs import Job
-from holdfast.maintenance.jobs.types import Kinds
+from holdfast.maintenance.jobs.types import JobTypes
 from holdfast.store.store import Operations
 
 SAMPLE = 200
@@ -32,7 +32,7 @@ _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
 _MANY = 1000
 
 
-async def checks(store: Operations, *, full: bool = False) -> list[Check]:
+async def checks(store: Operations, *, full: bool = False) -> list[CheckResult]:
     """All of them. What a check fails with is what it found; the others go on."""
     try:
         sample = await store.engine.lines.listing(store.tenant, "", "", SAMPLE)
@@ -52,19 +52,19 @@ async def checks(store: Operations, *, full: bool = False) -> list[Check]:
     return found
 
 
-async def _found(code: str, check: Coroutine[Any, Any, list[Check]]) -> list[Check]:
+async def _found(code: str, check: Coroutine[Any, Any, list[CheckResult]]) -> list[CheckResult]:
     try:
         return await check
     except HoldfastError as error:
         return [_failed(code, error)]
 
 
-def _failed(code: str, error: HoldfastError) -> Check:
+def _failed(code: str, error: HoldfastError) -> CheckResult:
     where = f" (at {error.where})" if error.where else ""
     return problem(code, f"{error.what}{where} [{error.code}]", error.hint or f"See `holdfast explain {error.code}`")
 
 
-async def server(store: Operations) -> list[Check]:
+async def server(store: Operations) -> list[CheckResult]:
     """That it answers, and what it says of itself."""
     backend = store.engine.ground.backend
     status = {name: value for name, value in (await backend.status()).items() if name in ("server", "version")}
@@ -74,7 +74,7 @@ async def server(store: Operations) -> list[Check]:
     return [ok("store-opens", f"{backend.url}: {await backend.size():,} bytes{said}{shared}, {kept}")]
 
 
-def clock(store: Operations, sample: Sequence[Summary]) -> Check:
+def clock(store: Operations, sample: Sequence[LineSummary]) -> CheckResult:
     """This machine's clock, against the newest checkpoints."""
     now = store.engine.ground.clock()
     newest = max((each.updated for each in sample), default=0)
@@ -89,7 +89,7 @@ def clock(store: Operations, sample: Sequence[Summary]) -> Check:
     return ok("clock", f"{to_datetime(now):%Y-%m-%d %H:%M:%S} UTC, and no checkpoint is newer")
 
 
-async def own_check(store: Operations, full: bool) -> list[Check]:
+async def own_check(store: Operations, full: bool) -> list[CheckResult]:
     """What the store's own means find."""
     backend = store.engine.ground.backend
     if not full and await backend.size() > QUICK:
@@ -103,7 +103,7 @@ async def own_check(store: Operations, full: bool) -> list[Check]:
     return [problem("store-check", "; ".join(wrong[:5]) + more, remedy)]
 
 
-async def readable_rows(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+async def readable_rows(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Whether the readable rows tell of the latest checkpoints."""
     projector = store.engine.projector
     if not projector.on:
@@ -120,7 +120,7 @@ async def readable_rows(store: Operations, sample: Sequence[Summary]) -> list[Ch
     return [ok("readable-rows", f"up to date for the {len(sample)} threads that were looked at")]
 
 
-async def text_index(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+async def text_index(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Whether there is an index of words, and whether it has every checkpoint."""
     backend = store.engine.ground.backend
     state = await store.engine.indexer.state(store.tenant)
@@ -145,9 +145,9 @@ async def text_index(store: Operations, sample: Sequence[Summary]) -> list[Check
     return [ok("text-index", f"complete for the latest checkpoints of the {len(sample)} threads that were looked at")]
 
 
-async def jobs(store: Operations) -> list[Check]:
+async def jobs(store: Operations) -> list[CheckResult]:
     """Whether scheduled work is done."""
-    backend, now, known = store.engine.ground.backend, store.engine.ground.clock(), Kinds()
+    backend, now, known = store.engine.ground.backend, store.engine.ground.clock(), JobTypes()
     (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
     found = []
     for row in rows:
@@ -187,7 +187,7 @@ async def jobs(store: Operations) -> list[Check]:
     return found or [ok("jobs", f"{len(rows)} jobs, all in order" if rows else "no jobs")]
 
 
-async def leases(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+async def leases(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Leases that were left by processes that died."""
     ground = store.engine.ground
     lines = [Line(store.tenant, ""), *(each.line for each in sample)]
@@ -209,7 +209,7 @@ async def leases(store: Operations, sample: Sequence[Summary]) -> list[Check]:
     return [ok("leases", f"{len(rows)} held, none left behind")]
 
 
-async def quarantine(store: Operations) -> list[Check]:
+async def quarantine(store: Operations) -> list[CheckResult]:
     """Whether repairs put anything aside."""
     scan = Scan(QUARANTINE, (store.tenant,), limit=_MANY, bodies=False)
     (rows,) = await store.engine.ground.backend.read([scan])
@@ -226,7 +226,7 @@ async def quarantine(store: Operations) -> list[Check]:
     ]
 
 
-async def copies(store: Operations) -> list[Check]:
+async def copies(store: Operations) -> list[CheckResult]:
     """How far copies are behind, in stores that are copied as they are written."""
     status = await store.engine.ground.backend.status()
     found = []
@@ -250,15 +250,15 @@ async def copies(store: Operations) -> list[Check]:
     return found
 
 
-def sqlite_settings(path: Path) -> list[Check]:
+def sqlite_settings(path: Path) -> list[CheckResult]:
     """How a SQLite file was made."""
     import apsw
 
-    from holdfast.backends.sqlite.database_file import Settings, connect, viewed
+    from holdfast.backends.sqlite.database_file import FileOptions, connect, viewed
 
     place = str(path.resolve())
     try:
-        connection = connect(viewed(Settings(place, place, "full", 1.0, None, exclusive=False, read_only=True)))
+        connection = connect(viewed(FileOptions(place, place, "full", 1.0, None, exclusive=False, read_only=True)))
     except apsw.Error as error:
         return [problem("sqlite-vacuum", f"{path} cannot be opened: {error}", "See what `store-permissions` says")]
     try:

@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from holdfast.engine.integrity.findings import Level
+from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.jobs.types import Context, Kind, Result, known_only
-from holdfast.maintenance.pruner import PrunedThread, Selection, prune
+from holdfast.maintenance.jobs.types import JobContext, JobResult, JobType, known_only
+from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
-from holdfast.maintenance.verify.verifier import Report, verify
-from holdfast.state.artifacts.records import Records as Artifacts
+from holdfast.maintenance.verify.verifier import VerifyReport, verify
+from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.store.store import Operations, Store
@@ -29,14 +29,14 @@ _STALE = 7 * 86400 * 10**9
 """A verification that was begun longer ago is not gone on with: it says too little of what it looked at."""
 
 
-async def _tidy(job: Context) -> str:
+async def _tidy(job: JobContext) -> str:
     backend = job.store.engine.ground.backend
     before = await backend.size()
     await backend.tidy()
     return f"{max(0, before - await backend.size())} bytes given back"
 
 
-async def _compact(job: Context) -> Result:
+async def _compact(job: JobContext) -> JobResult:
     done, skipped = 0, 0
     damaged: list[str] = []
     async for thread in _threads(job.store, job.settings.get("prefix", "")):
@@ -52,7 +52,7 @@ async def _compact(job: Context) -> Result:
     said = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
     if damaged:
         said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
-    return Result(said, ok=not damaged)
+    return JobResult(said, ok=not damaged)
 
 
 async def _threads(store: Store, prefix: str = "") -> AsyncIterator[str]:
@@ -67,7 +67,7 @@ async def _threads(store: Store, prefix: str = "") -> AsyncIterator[str]:
         after = page[-1].thread
 
 
-async def _project(job: Context) -> str:
+async def _project(job: JobContext) -> str:
     def told(thread: str, count: int) -> None:
         job.progress(count, None, thread)
 
@@ -89,7 +89,7 @@ class _Verified(msgspec.Struct):
     damaged: tuple[str, ...] = ()
     sound: bool = True
 
-    def with_(self, report: Report, after: str) -> _Verified:
+    def with_(self, report: VerifyReport, after: str) -> _Verified:
         """With what a report adds."""
         return _Verified(
             self.level,
@@ -105,8 +105,8 @@ class _Verified(msgspec.Struct):
         )
 
 
-async def _verify(job: Context) -> Result:
-    level = Level(job.settings.get("level", Level.HASHES.value))
+async def _verify(job: JobContext) -> JobResult:
+    level = VerifyLevel(job.settings.get("level", VerifyLevel.HASHES.value))
     threads = job.settings.get("threads")
     engine, tenant = job.store.engine, job.store.tenant
     before = _Verified(level.value, engine.ground.clock())
@@ -114,7 +114,7 @@ async def _verify(job: Context) -> Result:
         kept = msgspec.json.decode(job.mark, type=_Verified)
         if kept.level == level.value and abs(before.began - kept.began) < _STALE:
             before = kept
-    report = Report(engine.ground.backend.url, tenant, level.value)
+    report = VerifyReport(engine.ground.backend.url, tenant, level.value)
 
     def told(done: int, total: int | None, what: str) -> None:
         if threads is None:
@@ -130,12 +130,12 @@ async def _verify(job: Context) -> Result:
         said += f"; {all_.found} findings ({', '.join(all_.kinds)})"
     if not all_.sound:
         said += f"; damaged: {', '.join(all_.damaged) or 'the store itself'}"
-    return Result(said, ok=all_.sound)
+    return JobResult(said, ok=all_.sound)
 
 
 def _check_verify(settings: Mapping[str, Any]) -> None:
     known_only(settings, level=str, threads=list)
-    levels = [each.value for each in Level]
+    levels = [each.value for each in VerifyLevel]
     if settings.get("level", levels[0]) not in levels:
         raise InvalidError(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
     _check_threads(settings)
@@ -147,7 +147,7 @@ def _check_threads(settings: Mapping[str, Any]) -> None:
         raise InvalidError("the setting threads is a list of names", where=repr(threads)[:80])
 
 
-async def _index(job: Context) -> str:
+async def _index(job: JobContext) -> str:
     made = await Operations.index(job.store, progress=job.progress)
     return f"{made.steps} checkpoints of {made.threads} threads indexed"
 
@@ -156,7 +156,7 @@ _SELECTION = ("threads", "prefix", "where")
 _POLICY = tuple(each.name for each in fields(Retention))
 
 
-def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, Selection]:
+def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelection]:
     policy = {name: value for name, value in settings.items() if name not in _SELECTION}
     unknown = sorted(policy.keys() - set(_POLICY))
     if unknown:
@@ -169,19 +169,21 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, Selection]:
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
             raise InvalidError(f"no time zone has the name {zone!r}", hint="Write one such as Europe/Berlin") from None
     _check_threads(settings)
-    return Retention(**policy), Selection.of(settings.get("threads"), settings.get("prefix", ""), settings.get("where"))
+    return Retention(**policy), ThreadSelection.of(
+        settings.get("threads"), settings.get("prefix", ""), settings.get("where")
+    )
 
 
 def _check_prune(settings: Mapping[str, Any]) -> None:
     _prune_settings(settings)
 
 
-async def _prune(job: Context) -> Result:
+async def _prune(job: JobContext) -> JobResult:
     policy, selection = _prune_settings(job.settings)
     damaged: list[str] = []
     busy = 0
 
-    def told(thread: PrunedThread) -> None:
+    def told(thread: ThreadPruneReport) -> None:
         nonlocal busy
         if thread.code == CorruptError.code:
             damaged.append(thread.thread)
@@ -196,16 +198,16 @@ async def _prune(job: Context) -> Result:
         said += f"; {busy} threads were held or busy"
     if damaged:
         said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
-    return Result(said, ok=not damaged)
+    return JobResult(said, ok=not damaged)
 
 
-async def _orphans(job: Context) -> Result:
+async def _orphans(job: JobContext) -> JobResult:
     grace = job.settings.get("grace", "1d")
     swept = await Operations.orphans(job.store, grace=grace, progress=job.progress)
     said = f"{swept.rows} rows that belong to nothing removed, {swept.bytes} bytes"
     if swept.problems:
         said += f"; {len(swept.problems)} threads could not be looked at: {', '.join(sorted(swept.problems)[:5])}"
-    return Result(said, ok=not swept.problems)
+    return JobResult(said, ok=not swept.problems)
 
 
 def _check_orphans(settings: Mapping[str, Any]) -> None:
@@ -213,7 +215,7 @@ def _check_orphans(settings: Mapping[str, Any]) -> None:
     parse_age(settings.get("grace", "1d"))
 
 
-async def _expire(job: Context) -> Result:
+async def _expire(job: JobContext) -> JobResult:
     lapsed = await lapse(job.store._handle, job.progress)
     ended = forgotten = held = 0
     while True:
@@ -230,7 +232,7 @@ async def _expire(job: Context) -> Result:
         said += f"; {held} are held, or a hook objects to their end"
     if left:
         said += f"; content that {left} artifacts would have had removed"
-    return Result(said)
+    return JobResult(said)
 
 
 def _age(settings: Mapping[str, Any]) -> timedelta:
@@ -251,8 +253,8 @@ def _check_compact(settings: Mapping[str, Any]) -> None:
 
 
 _ALL = (
-    Kind("tidy", "give room that deletions freed back to the system", _tidy),
-    Kind(
+    JobType("tidy", "give room that deletions freed back to the system", _tidy),
+    JobType(
         "prune",
         "remove old checkpoints by a policy",
         _prune,
@@ -264,7 +266,7 @@ _ALL = (
             "prefix": "only threads whose names start so; or threads, a list of names; or where, a query",
         },
     ),
-    Kind(
+    JobType(
         "verify",
         "check that everything is as it was written",
         _verify,
@@ -274,29 +276,29 @@ _ALL = (
             "threads": "a list of names, if not all",
         },
     ),
-    Kind("index", "make the index of words where it is missing, and keep it from then on", _index),
-    Kind(
+    JobType("index", "make the index of words where it is missing, and keep it from then on", _index),
+    JobType(
         "orphans",
         "remove rows that belong to nothing, as processes leave that died",
         _orphans,
         _check_orphans,
         {"grace": "how long something must have been there: 1d"},
     ),
-    Kind(
+    JobType(
         "expire",
         "remove expired keys of all scopes, end sessions whose time is up",
         _expire,
         _check_expire,
         {"grace": "how long nothing was added to content that was to be an artifact's and is not: 1d"},
     ),
-    Kind(
+    JobType(
         "compact",
         "fold threads anew, so that they take less room and read faster",
         _compact,
         _check_compact,
         {"prefix": "only threads whose names start so"},
     ),
-    Kind(
+    JobType(
         "project",
         "make the readable rows of threads that lack them",
         _project,
@@ -305,5 +307,5 @@ _ALL = (
     ),
 )
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}
 """By name."""

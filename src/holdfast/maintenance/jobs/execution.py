@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.backends.interface import Call
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
-from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell, retry_after
-from holdfast.maintenance.jobs.types import Kind, Result
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell, retry_after
+from holdfast.maintenance.jobs.types import JobResult, JobType
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -37,40 +37,40 @@ _MAX_TEXT = 2000
 _MAX_MARK = 32_000
 
 
-class Stopped(BaseException):
+class JobStopped(BaseException):
     """A job is to end here. Not an error, so that what a job does about errors does not keep it from ending."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnd:
     """How a run ended."""
 
     job: Job
-    run: Run
+    run: JobRun
     error: Exception | None = None
 
 
-class NotDue(Exception):
+class JobNotDue(Exception):
     """Another ran the job, or it was changed."""
 
 
 async def run_job(
-    book: Book,
+    book: JobTable,
     name: str,
     *,
     only_due: bool,
     tell: Tell | None = None,
     stopping: Callable[[], bool] = bool,
     life: float = LIFE,
-) -> Ended:
-    """Run a job. `ConflictError` if another does; `NotDue` if it is to run only if it is due, and is not."""
+) -> RunEnd:
+    """Run a job. `ConflictError` if another does; `JobNotDue` if it is to run only if it is due, and is not."""
     lease = Lease(book.ground, book.line, f"job {name}", life)
     await book.get(name)
-    holding = Holding(lease, life, stopping)
+    holding = JobLease(lease, life, stopping)
     try:
         await lease.take()
         job = await _start(book, name, lease, only_due)
-        running = Running(job, Store(book.store.engine, book.store.tenant), holding, tell)
+        running = JobExecution(job, Store(book.store.engine, book.store.tenant), holding, tell)
         holding.also = lambda: run(_mark(book, running))
         with holding:
             outcome, error = await _worked(book, running)
@@ -81,14 +81,14 @@ async def run_job(
             await lease.give_back()
 
 
-async def _start(book: Book, name: str, lease: Lease, only_due: bool) -> Job:
+async def _start(book: JobTable, name: str, lease: Lease, only_due: bool) -> Job:
     """Note that the job began."""
     while True:
         job = await book.get(name)
         now = book.ground.clock()
         if only_due and (job.paused or not 0 < job.due_ns <= now):
-            raise NotDue
-        begun = Run(started_ns=now, by=f"{socket.gethostname()} {os.getpid()}")
+            raise JobNotDue
+        begun = JobRun(started_ns=now, by=f"{socket.gethostname()} {os.getpid()}")
         runs = tuple(_buried(run, now) for run in job.runs)
         started = job.changed(runs=(begun, *runs))
         # A read may be behind what others did; the conditions are not.
@@ -99,12 +99,12 @@ async def _start(book: Book, name: str, lease: Lease, only_due: bool) -> Job:
             raise _lost(name)
 
 
-def _buried(run: Run, now: int) -> Run:
+def _buried(run: JobRun, now: int) -> JobRun:
     """A run that nobody ended: whoever did it is dead, since the lease could be had."""
     return msgspec.structs.replace(run, outcome="killed", ended_ns=now) if run.outcome == "running" else run
 
 
-async def _worked(book: Book, running: Running) -> tuple[Run, Exception | None]:
+async def _worked(book: JobTable, running: JobExecution) -> tuple[JobRun, Exception | None]:
     """Do the work. What an end by a signal or a cancelled task raises is noted and goes on."""
     begun = running.job.runs[0]
     error: Exception | None = None
@@ -113,7 +113,7 @@ async def _worked(book: Book, running: Running) -> tuple[Run, Exception | None]:
         kind = book.kinds.get(running.job.kind)
         kind.check(running.settings)
         fields = _result(await _done(kind, running))
-    except Stopped:
+    except JobStopped:
         if running.holding.lost:
             raise _lost(running.name) from None
         fields = {"outcome": "stopped"}
@@ -130,11 +130,11 @@ async def _worked(book: Book, running: Running) -> tuple[Run, Exception | None]:
     return _ended(book, begun, **fields), error
 
 
-async def _done(kind: Kind, running: Running) -> object:
+async def _done(kind: JobType, running: JobExecution) -> object:
     if inspect.iscoroutinefunction(kind.work):
         return await attended(kind.work(running), running.holding)
     alone = _Alone(kind, running)
-    call: Call[object] = Call(alone.work)
+    call: BlockingCall[object] = BlockingCall(alone.work)
     try:
         return await call
     except BaseException:
@@ -142,7 +142,7 @@ async def _done(kind: Kind, running: Running) -> object:
         if alone.goes_on():
             running.holding.asked = True
             try:
-                await Call(alone.ended.wait)
+                await BlockingCall(alone.ended.wait)
             except BaseException:
                 running.holding.lost = True  # it goes on without: the lease is not given back
                 raise
@@ -152,7 +152,7 @@ async def _done(kind: Kind, running: Running) -> object:
 class _Alone:
     """A plain function that does a job, perhaps in another thread."""
 
-    def __init__(self, kind: Kind, running: Running) -> None:
+    def __init__(self, kind: JobType, running: JobExecution) -> None:
         self._kind = kind
         self._running = running
         self._lock = threading.Lock()
@@ -179,16 +179,16 @@ class _Alone:
 
 
 def _result(found: object) -> dict[str, Any]:
-    if isinstance(found, Result):
+    if isinstance(found, JobResult):
         return {"outcome": "ok" if found.ok else "findings", "summary": found.summary[:_MAX_TEXT]}
     return {"outcome": "ok", "summary": "" if found is None else str(found)[:_MAX_TEXT]}
 
 
-def _ended(book: Book, begun: Run, **fields: Any) -> Run:
+def _ended(book: JobTable, begun: JobRun, **fields: Any) -> JobRun:
     return msgspec.structs.replace(begun, ended_ns=book.ground.clock(), **fields)
 
 
-async def _mark(book: Book, running: Running) -> None:
+async def _mark(book: JobTable, running: JobExecution) -> None:
     """Note how far it is."""
     now_is = await book.find(running.name)
     if now_is is not None and running.began(now_is) and now_is.mark != running.mark:
@@ -196,19 +196,19 @@ async def _mark(book: Book, running: Running) -> None:
         await book.ground.backend.apply([now_is.unchanged(), now_is.changed(mark=running.mark).put()])
 
 
-async def _end(book: Book, running: Running, ended: Run, error: Exception | None) -> Ended:
+async def _end(book: JobTable, running: JobExecution, ended: JobRun, error: Exception | None) -> RunEnd:
     """Note how it ended, when it is due again, and give the lease back: all at once."""
     job, lease = running.job, running.holding.lease
     while True:
         now_is = await book.find(job.name)
         if now_is is None:
-            return Ended(job, ended, error)  # removed meanwhile
+            return RunEnd(job, ended, error)  # removed meanwhile
         runs = tuple(ended if run.outcome == "running" else run for run in now_is.runs)
         mark = running.mark if ended.outcome in ("stopped", "failed") and running.began(now_is) else ""
         new = now_is.changed(runs=runs, mark=mark, **_after(now_is, ended, book.ground.clock()))
         failed = await book.ground.backend.apply([lease.condition(), now_is.unchanged(), new.put(), lease.end()])
         if failed is None:
-            return Ended(new, ended, error)
+            return RunEnd(new, ended, error)
         if failed == 0:
             try:
                 await lease.confirm()  # it is still held where only the answer to the last sign of life was lost
@@ -216,7 +216,7 @@ async def _end(book: Book, running: Running, ended: Run, error: Exception | None
                 raise _lost(job.name) from None
 
 
-def _after(job: Job, ended: Run, now: int) -> dict[str, int]:
+def _after(job: Job, ended: JobRun, now: int) -> dict[str, int]:
     """When a job is due after a run, and how often it has failed by then."""
     match ended.outcome:
         case "stopped":
@@ -238,7 +238,7 @@ def _lost(name: str) -> ConflictError:
     )
 
 
-class Holding:
+class JobLease:
     """The lease of a job while it runs, kept alive from a thread of its own."""
 
     def __init__(self, lease: Lease, life: float, stopping: Callable[[], bool]) -> None:
@@ -275,13 +275,13 @@ class Holding:
         return not self._told and (self.lost or self.asked or self._stopping() or self._age() > self._life / 2)
 
     def look(self) -> None:
-        """Raise `Stopped` if the job is to end: it is asked to, or the lease is another's or may be."""
+        """Raise `JobStopped` if the job is to end: it is asked to, or the lease is another's or may be."""
         if self._age() > self._life / 2:
             self.beat()  # the thread did not get to it: the machine was asleep, or the store does not answer
             self.lost = self.lost or self._age() > self._life * 0.8
         if self.lost or self.asked or self._stopping():
             self._told = True
-            raise Stopped
+            raise JobStopped
 
     def beat(self) -> None:
         """Show a sign of life."""
@@ -316,10 +316,10 @@ class Holding:
         return time.monotonic(), time.time()
 
 
-class Running:
-    """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.Context`."""
+class JobExecution:
+    """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.JobContext`."""
 
-    def __init__(self, job: Job, store: Store, holding: Holding, tell: Tell | None) -> None:
+    def __init__(self, job: Job, store: Store, holding: JobLease, tell: Tell | None) -> None:
         self.job = job
         self.store = store
         self.holding = holding
@@ -355,14 +355,14 @@ class Running:
             self.holding.look()
 
 
-async def attended(work: Coroutine[Any, Any, T], holding: Holding) -> T:
+async def attended(work: Coroutine[Any, Any, T], holding: JobLease) -> T:
     """What a coroutine returns that waits for the store only. Before each wait it is seen whether it is to end."""
     try:
         suspension = work.send(None)
         while True:
             try:
                 if holding.must_look():
-                    await Call(holding.look)
+                    await BlockingCall(holding.look)
                 value = await suspension
             except BaseException as error:  # noqa: BLE001 - goes on where it belongs
                 suspension = work.throw(error)

@@ -21,15 +21,15 @@ from typing import Any
 import msgspec
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import JOBS
-from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.engine.context import Ground
+from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
+from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
-from holdfast.maintenance.jobs.types import Kinds
+from holdfast.maintenance.jobs.types import JobTypes
 from holdfast.store.store import Operations
 
 _log = logging.getLogger("holdfast.jobs")
@@ -49,7 +49,7 @@ Tell = Callable[[int, int | None, str], None]
 """Told how far a job is."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a job. Times are stored in nanoseconds since 1970; `started` and `ended` give them as dates.
 
     `outcome` is `ok`; `failed`, and then `error` says why and `code` is that of the error; `findings`, where it did its
@@ -88,7 +88,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     created: int
     failures: int = 0
-    runs: tuple[Run, ...] = ()
+    runs: tuple[JobRun, ...] = ()
     mark: str = ""
 
 
@@ -105,7 +105,7 @@ class Job:
     due_ns: int
     failures: int
     """How many of its last runs failed, one after another."""
-    runs: tuple[Run, ...]
+    runs: tuple[JobRun, ...]
     """The last runs, the latest first."""
     created_ns: int
     version: int
@@ -118,7 +118,7 @@ class Job:
         return to_datetime(self.due_ns) if self.due_ns and not self.paused else None
 
     @property
-    def last(self) -> Run | None:
+    def last(self) -> JobRun | None:
         """Its latest run."""
         return self.runs[0] if self.runs else None
 
@@ -170,7 +170,7 @@ class Job:
             runs=self.runs[:KEPT_RUNS],
             mark=self.mark,
         )
-        wrapped = wrap(msgspec.json.encode(body), _context(self.tenant, self.name), codec=Content.RAW)
+        wrapped = wrap(msgspec.json.encode(body), _context(self.tenant, self.name), codec=BodyKind.RAW)
         return Put(JOBS, Row(self.key, self.columns, wrapped))
 
     def next_due(self, now: int) -> int:
@@ -195,23 +195,23 @@ def retry_after(failures: int) -> int:
     return min(_FIRST_RETRY << min(max(failures, 1) - 1, 16), _LAST_RETRY)
 
 
-def _context(tenant: str, name: str) -> Context:
-    return Context(tenant, "", "job", name.encode())
+def _context(tenant: str, name: str) -> RecordContext:
+    return RecordContext(tenant, "", "job", name.encode())
 
 
 def _nanoseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
 
 
-class Book:
+class JobTable:
     """The jobs of a tenant, as coroutines."""
 
-    def __init__(self, store: Operations, kinds: Kinds | None = None) -> None:
+    def __init__(self, store: Operations, kinds: JobTypes | None = None) -> None:
         self.store = store
-        self.kinds = Kinds() if kinds is None else kinds
+        self.kinds = JobTypes() if kinds is None else kinds
 
     @property
-    def ground(self) -> Ground:
+    def ground(self) -> EngineContext:
         """What it stands on."""
         return self.store.engine.ground
 
@@ -333,11 +333,11 @@ class Book:
 class JobOperations:
     """What can be done with the jobs of a store. `Jobs` and `AsyncJobs` have these as methods."""
 
-    def __init__(self, store: Operations, kinds: Kinds | None = None) -> None:
+    def __init__(self, store: Operations, kinds: JobTypes | None = None) -> None:
         """The jobs of a store, for its tenant. `kinds` are the kinds of jobs that this program knows."""
-        self._book = Book(store, kinds)
+        self._book = JobTable(store, kinds)
 
-    @operation
+    @sync_and_async
     async def add(
         self,
         name: str,
@@ -356,22 +356,22 @@ class JobOperations:
         """
         return await self._book.add(name, kind, schedule, settings, paused, replace)
 
-    @operation
+    @sync_and_async
     async def get(self, name: str) -> Job:
         """A job. `NotFoundError` if there is none."""
         return await self._book.get(name)
 
-    @operation
+    @sync_and_async
     async def remove(self, name: str) -> bool:
         """Forget a job. False if there is none. A run that is under way goes on to its end."""
         return await self._book.remove(name)
 
-    @operation
+    @sync_and_async
     async def pause(self, name: str) -> Job:
         """Have a job run no more, until it is resumed. A run that is under way goes on to its end."""
         return await self._book.change(name, lambda job: None if job.paused else job.changed(paused=True))
 
-    @operation
+    @sync_and_async
     async def resume(self, name: str) -> Job:
         """Have a paused job run again: at the next time of its schedule, from now."""
         now = self._book.ground.clock()
@@ -381,13 +381,13 @@ class JobOperations:
 
         return await self._book.change(name, resumed)
 
-    @operation
+    @sync_and_async
     async def due(self) -> list[Job]:
         """The jobs that are due, the one that has waited longest first."""
         return await self._book.due()
 
-    @operation
-    async def run(self, name: str, *, progress: Tell | None = None, stop: Callable[[], bool] | None = None) -> Run:
+    @sync_and_async
+    async def run(self, name: str, *, progress: Tell | None = None, stop: Callable[[], bool] | None = None) -> JobRun:
         """Run a job now, in this process, whether it is due or not. What it fails with is raised, and noted.
 
         `ConflictError` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the
@@ -400,15 +400,15 @@ class JobOperations:
             raise ended.error
         return ended.run
 
-    @operation
+    @sync_and_async
     async def list(self) -> list[Job]:
         """All jobs, by name."""
         return await self._book.all()
 
 
-class Jobs(Sync, JobOperations):
+class Jobs(SyncApi, JobOperations):
     """The jobs of a store."""
 
 
-class AsyncJobs(Async, JobOperations):
+class AsyncJobs(AsyncApi, JobOperations):
     """The same, awaited."""

@@ -22,9 +22,9 @@ from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
-from holdfast.maintenance.jobs.execution import LIFE, Ended, NotDue, run_job
-from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell
-from holdfast.maintenance.jobs.types import Kinds
+from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
+from holdfast.maintenance.jobs.types import JobTypes
 from holdfast.store.store import Operations
 
 LOOK_EVERY = 15.0
@@ -35,7 +35,7 @@ _NAP = 0.5
 
 _log = logging.getLogger("holdfast.jobs")
 
-OnRun = Callable[[Job, Run], None]
+OnRun = Callable[[Job, JobRun], None]
 
 
 class _Work:
@@ -44,7 +44,7 @@ class _Work:
     def __init__(
         self,
         store: Operations,
-        kinds: Kinds | None = None,
+        kinds: JobTypes | None = None,
         *,
         look_every: float = LOOK_EVERY,
         life: float = LIFE,
@@ -59,7 +59,7 @@ class _Work:
         """
         if not look_every > 0 or not life > 0:
             raise InvalidError("look_every and life are numbers of seconds")
-        self._book = Book(store, kinds)
+        self._book = JobTable(store, kinds)
         self._look_every = look_every
         self._life = life
         self._on_run = on_run
@@ -90,7 +90,7 @@ class _Work:
             ended = await run_job(
                 self._book, job.name, only_due=True, tell=self._progress, stopping=self._stopping, life=self._life
             )
-        except (NotDue, NotFoundError):
+        except (JobNotDue, NotFoundError):
             return  # or it was removed meanwhile
         except CorruptError as error:
             _log.warning("the job %s is left out: %s", job.name, error)
@@ -111,7 +111,7 @@ class _Work:
         return min(self._look_every, min(ahead, default=10**18) / 1e9)
 
 
-def _note(ended: Ended) -> None:
+def _note(ended: RunEnd) -> None:
     name, outcome = ended.job.name, ended.run.outcome
     if outcome == "failed":
         # A failure that is no error of the library is a mistake in the job: where it happened is wanted.
@@ -123,7 +123,7 @@ def _note(ended: Ended) -> None:
         _log.info("job %s: %s %s", name, outcome, ended.run.summary)
 
 
-class Runner(_Work):
+class JobRunner(_Work):
     """Runs jobs in a thread: this one with `work`, or one of its own with `start` or a `with` block."""
 
     def _prepare(self) -> None:
@@ -183,7 +183,7 @@ class Runner(_Work):
         self.stop()
 
 
-class AsyncRunner(_Work):
+class AsyncJobRunner(_Work):
     """Runs jobs in a task: `await runner.work()`, or an `async with` block."""
 
     def _prepare(self) -> None:

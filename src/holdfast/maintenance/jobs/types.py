@@ -1,7 +1,7 @@
 """Kinds of jobs: what scheduled work there is, by name.
 
 A kind is a function and a check of its settings. Those of this package are in `holdfast.maintenance.jobs.builtin`;
-other packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `Kind`s under their
+other packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `JobType`s under their
 names; a program adds its own with `Kinds.add`.
 """
 
@@ -19,7 +19,7 @@ GROUP = "holdfast.jobs"
 """The entry point group of kinds."""
 
 
-class Context(Protocol):
+class JobContext(Protocol):
     """What a job is given when it runs."""
 
     @property
@@ -48,16 +48,16 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """How a job ended: in words, and whether that is well."""
 
     summary: str
     ok: bool = True
 
 
-Work: TypeAlias = Callable[[Context], Any]
+Work: TypeAlias = Callable[[JobContext], Any]
 """Does a job. Either a plain function, or a coroutine function that awaits nothing but operations of the store, as in
-`await Operations.compact(job.store, "chat-1")`. Returns a `Result`, or a summary in words, or nothing."""
+`await Operations.compact(job.store, "chat-1")`. Returns a `JobResult`, or a summary in words, or nothing."""
 
 Check: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Raises `InvalidError` if settings are wrong."""
@@ -82,7 +82,7 @@ def known_only(settings: Mapping[str, Any], **types: type) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobType:
     """A kind of job."""
 
     name: str
@@ -94,13 +94,13 @@ class Kind:
     """What it can be told, by name, each in a line."""
 
 
-class Kinds:
+class JobTypes:
     """The kinds of jobs that are known to a program."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Kind] = {}
+        self._own: dict[str, JobType] = {}
 
-    def add(self, kind: Kind) -> None:
+    def add(self, kind: JobType) -> None:
         """Know one more."""
         if kind.name in self.names():
             raise InvalidError(f"there is a kind of jobs {kind.name!r} already")
@@ -115,7 +115,7 @@ class Kinds:
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in _built_in() or name in self.names()
 
-    def get(self, name: str) -> Kind:
+    def get(self, name: str) -> JobType:
         """A kind by its name."""
         found = self._own.get(name) or _built_in().get(name)
         if found is not None:
@@ -124,7 +124,7 @@ class Kinds:
 
         for entry in entry_points(group=GROUP, name=name):
             loaded = entry.load()
-            if not isinstance(loaded, Kind) or loaded.name != name:
+            if not isinstance(loaded, JobType) or loaded.name != name:
                 raise ConfigError(f"the plug-in {entry.value} is no kind of jobs of the name {name!r}")
             return loaded
         near = get_close_matches(str(name), self.names(), 1)
@@ -132,7 +132,7 @@ class Kinds:
         raise InvalidError(f"there is no kind of jobs {name!r}", hint=f"{meant}There are {', '.join(self.names())}")
 
 
-def _built_in() -> Mapping[str, Kind]:
+def _built_in() -> Mapping[str, JobType]:
     from holdfast.maintenance.jobs.builtin import KINDS
 
     return KINDS

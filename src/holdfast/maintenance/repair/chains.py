@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.backends.interface import Backend, Row
-from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, sturdy_rows
 from holdfast.backends.tables import STEPS
-from holdfast.codec.envelope import Context, unwrap
-from holdfast.engine.model.steps import Parent, Step
-from holdfast.engine.row_format import Branch, Line, Point
+from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.engine.model.steps import Step, StepParent
+from holdfast.engine.row_format import Branch, Line, StepRef
 from holdfast.errors import HoldfastError
-from holdfast.maintenance.repair.sources import Source, first_of
+from holdfast.maintenance.repair.sources import RepairSource, first_of
 
 Where = tuple[int, int]
 
@@ -25,20 +25,20 @@ _MOST_ELSEWHERE = 1000
 
 
 @dataclass
-class Chain:
+class BranchChain:
     """The places of one branch."""
 
     branch: int
     commits: list[bytes] = field(default_factory=list)
     """The hash at each place; empty where there is no sound step."""
-    parents: list[Parent | None] = field(default_factory=list)
+    parents: list[StepParent | None] = field(default_factory=list)
     stubs: set[int] = field(default_factory=set)
     taken: dict[int, Row] = field(default_factory=dict)
     """Rows to be put where there is none, or a wrong one."""
     lost: dict[int, bytes | None] = field(default_factory=dict)
     """Places for which there is no step, and the hash that it had, if that is known."""
 
-    def put(self, seq: int, commit: bytes, parent: Parent | None) -> None:
+    def put(self, seq: int, commit: bytes, parent: StepParent | None) -> None:
         """What is at a place. Places before it that nothing was at are empty."""
         missing = seq - len(self.commits)
         self.commits += [b""] * missing
@@ -47,7 +47,7 @@ class Chain:
         self.parents.append(parent)
 
     @property
-    def first_parent(self) -> Parent | None:
+    def first_parent(self) -> StepParent | None:
         """The step that the branch starts from, as its first step says."""
         return self.parents[0] if self.parents else None
 
@@ -59,44 +59,44 @@ class Chain:
 
 def open_row(line: Line, row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
     """The step in a row, if it is sound and has a hash: that of the row, or a given one. Columns do not matter."""
-    expected = Point.of(row).hash if commit is None else commit
+    expected = StepRef.of(row).hash if commit is None else commit
     try:
-        step = Step.decode(unwrap(row.body, Context(*line, "step", expected), max_bytes=max_bytes).content)
+        step = Step.decode(unwrap(row.body, RecordContext(*line, "step", expected), max_bytes=max_bytes).content)
     except HoldfastError:
         return None
     return step if step.commit == expected else None
 
 
-class Chains:
+class ChainFinder:
     """Finds the steps of a line."""
 
-    def __init__(self, backend: Backend, line: Line, max_bytes: int, sources: Sequence[Source]) -> None:
+    def __init__(self, backend: Backend, line: Line, max_bytes: int, sources: Sequence[RepairSource]) -> None:
         self._backend = backend
         self._line = line
         self._max_bytes = max_bytes
         self._sources = sources
-        self.chains: dict[int, Chain] = {}
+        self.chains: dict[int, BranchChain] = {}
         self.used: set[str] = set()
         """The sources that had something."""
         self.restored = 0
-        self.agreeing: dict[int, list[Source]] = {}
+        self.agreeing: dict[int, list[RepairSource]] = {}
         """Of each branch, the sources that have the same history of it."""
         self._elsewhere: dict[bytes, Row] = {}
         self._strays: dict[Where, list[Step]] = {}
         """Steps that stand where they do not belong, by where they do."""
         self._expected: dict[Where, bytes] = {}
 
-    async def find(self, branches: Sequence[Branch], same: Source | None) -> None:
+    async def find(self, branches: Sequence[Branch], same: RepairSource | None) -> None:
         """Read what is there, and look for what is not. `same` is a source in which nothing but appends happened since:
         what it has beyond the end was lost here."""
         await self._read()
         for branch in branches:
-            self.chains.setdefault(branch.branch, Chain(branch.branch))
-        self.chains.setdefault(0, Chain(0))
+            self.chains.setdefault(branch.branch, BranchChain(branch.branch))
+        self.chains.setdefault(0, BranchChain(0))
         await self._compare()
         if same is not None and same in self.agreeing[0]:
             for branch in await same.branches(self._line):
-                self.chains.setdefault(branch.branch, Chain(branch.branch))
+                self.chains.setdefault(branch.branch, BranchChain(branch.branch))
                 self.agreeing.setdefault(branch.branch, [same])
             for number in sorted(self.chains):
                 if same in self.agreeing[number]:
@@ -105,10 +105,10 @@ class Chains:
             await self._judge(self.chains[number])
 
     async def _read(self) -> None:
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes):
-            point = Point.of(row)
-            chain = self.chains.setdefault(point.branch, Chain(point.branch))
+            point = StepRef.of(row)
+            chain = self.chains.setdefault(point.branch, BranchChain(point.branch))
             if point.pruned and not row.body:
                 chain.put(point.seq, point.hash, None)
                 chain.stubs.add(point.seq)
@@ -120,7 +120,7 @@ class Chains:
                 chain.put(point.seq, b"", None)
                 if len(self._elsewhere) < _MOST_ELSEWHERE:
                     self._elsewhere[step.commit] = row
-                    before = step.header.parents[0] if step.header.parents else Parent(0, -1, b"")
+                    before = step.header.parents[0] if step.header.parents else StepParent(0, -1, b"")
                     self._strays.setdefault((before.branch, before.seq + 1), []).append(step)
             else:
                 chain.put(point.seq, step.commit, step.header.parents[0] if step.header.parents else None)
@@ -134,7 +134,7 @@ class Chains:
             chain = self.chains[number]
             self.agreeing[number] = [each for each in self.agreeing[0] if await self._agrees(chain, each)]
 
-    async def _agrees(self, chain: Chain, source: Source) -> bool:
+    async def _agrees(self, chain: BranchChain, source: RepairSource) -> bool:
         """Whether a source has the same as is here, at the last place of a branch that both have: so before it too."""
         stubs = sorted(chain.stubs, reverse=True)  # no hash covers that of a stub: they tell only if nothing else does
         steps = [seq for seq in reversed(range(chain.length)) if chain.commits[seq] and seq not in chain.stubs]
@@ -144,7 +144,7 @@ class Chains:
                 return theirs == chain.commits[seq]
         return True
 
-    async def _extend(self, chain: Chain, same: Source) -> None:
+    async def _extend(self, chain: BranchChain, same: RepairSource) -> None:
         """Take what a source has beyond the end, if it goes on there."""
         while True:
             place = (chain.branch, chain.length)
@@ -153,7 +153,7 @@ class Chains:
             if stub is not None:
                 chain.stubs.add(chain.length)
                 chain.taken[chain.length] = stub
-                chain.put(chain.length, Point.of(stub).hash, None)
+                chain.put(chain.length, StepRef.of(stub).hash, None)
                 continue
             step = None if row is None else open_row(self._line, row, self._max_bytes)
             if row is None or step is None or not _fits(step, place):
@@ -165,14 +165,14 @@ class Chains:
             self._take(chain, chain.length, row, same)
             chain.put(chain.length, step.commit, parent)
 
-    def _commit_at(self, parent: Parent | None) -> bytes:
+    def _commit_at(self, parent: StepParent | None) -> bytes:
         """What is at the place that a branch starts from, as far as it is known."""
         chain = None if parent is None else self.chains.get(parent.branch)
         return (
             chain.commits[parent.seq] if chain is not None and parent is not None and parent.seq < chain.length else b""
         )
 
-    async def _judge(self, chain: Chain) -> None:
+    async def _judge(self, chain: BranchChain) -> None:
         """From the end backwards, have at each place the step that must be there."""
         for seq in reversed(range(chain.length)):
             place = (chain.branch, seq)
@@ -197,7 +197,7 @@ class Chains:
                 if base is not None and parent.seq >= base.length:
                     base.put(parent.seq, b"", None)  # the end that this branch stands on was lost
 
-    def _stray(self, chain: Chain, seq: int) -> bytes:
+    def _stray(self, chain: BranchChain, seq: int) -> bytes:
         """The hash of a step that says it belongs at a place, and follows what is before that, if this is known."""
         for step in self._strays.get((chain.branch, seq), ()):
             before = chain.commits[seq - 1] if seq and seq - 1 not in chain.stubs else b""
@@ -208,9 +208,9 @@ class Chains:
     async def _known(self, place: Where, there: bytes) -> bytes:
         """The hash that a pruned step had, as sources say; that of its stub, if they do not."""
         found = await first_of(self.agreeing[place[0]], lambda source: source.step(self._line, place, None))
-        return Point.of(found[0]).hash if found is not None else there
+        return StepRef.of(found[0]).hash if found is not None else there
 
-    async def _look_for(self, chain: Chain, seq: int, expected: bytes | None) -> None:
+    async def _look_for(self, chain: BranchChain, seq: int, expected: bytes | None) -> None:
         place = (chain.branch, seq)
         row: Row | None = None
         expected = expected or self._stray(chain, seq) or None
@@ -232,14 +232,14 @@ class Chains:
             stub = await first_of(self.agreeing[chain.branch], lambda source: source.stub(self._line, place, expected))
             if stub is not None:
                 chain.stubs.add(seq)
-                chain.taken[seq], chain.commits[seq] = stub[0], Point.of(stub[0]).hash
+                chain.taken[seq], chain.commits[seq] = stub[0], StepRef.of(stub[0]).hash
             return
-        point = Point.of(row)._replace(branch=chain.branch, seq=seq, hash=step.commit)
+        point = StepRef.of(row)._replace(branch=chain.branch, seq=seq, hash=step.commit)
         chain.taken[seq] = point.row(self._line, row.body)
         chain.commits[seq] = step.commit
         chain.parents[seq] = step.header.parents[0] if step.header.parents else None
 
-    def _take(self, chain: Chain, seq: int, row: Row, source: Source) -> None:
+    def _take(self, chain: BranchChain, seq: int, row: Row, source: RepairSource) -> None:
         chain.taken[seq] = row
         self.used.add(source.url)
         self.restored += 1
@@ -252,11 +252,11 @@ class Chains:
     async def _said(self, place: Where) -> bytes | None:
         """The hash that a row says it has, whose step is damaged."""
         row = await self.row_at(place)
-        return None if row is None or len(Point.of(row).hash) != 32 else Point.of(row).hash
+        return None if row is None or len(StepRef.of(row).hash) != 32 else StepRef.of(row).hash
 
     async def row_at(self, place: Where) -> Row | None:
         """The row at a place, if it can be read."""
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._backend, STEPS, (*self._line, *place), holes):
             return row
         return None

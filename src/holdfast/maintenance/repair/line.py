@@ -13,25 +13,25 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import Hole, sturdy_rows
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
-from holdfast.engine.cache import Cache
+from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.check import Check
-from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.check import LineCheck
+from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
-from holdfast.engine.model.nodes import MapRoot, Origin
+from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.protection import is_about_step
 from holdfast.engine.row_format import (
     PRUNED,
     Branch,
-    Info,
     Line,
-    Point,
+    LineInfo,
+    StepRef,
     fold_row,
     info_row,
     node_row,
@@ -39,14 +39,14 @@ from holdfast.engine.row_format import (
     open_fold,
     readable,
 )
-from holdfast.engine.state_loader import Held, States, pointers_in
+from holdfast.engine.state_loader import LoadedState, StateLoader, pointers_in
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
-from holdfast.maintenance.repair.chains import Chain, Chains, Where, open_row
+from holdfast.maintenance.repair.chains import BranchChain, ChainFinder, Where, open_row
 from holdfast.maintenance.repair.line_info import new_info
-from holdfast.maintenance.repair.quarantine import Keeper
-from holdfast.maintenance.repair.report import Lost, Mended
-from holdfast.maintenance.repair.sources import Source, first_of
-from holdfast.maintenance.verify.heads import Heads, compare_head
+from holdfast.maintenance.repair.quarantine import QuarantineWriter
+from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
+from holdfast.maintenance.repair.sources import RepairSource, first_of
+from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 _CACHE_BYTES = 16 << 20
 _ATTEMPTS = 20
@@ -61,22 +61,22 @@ _BATCH = 256
 class _Start(NamedTuple):
     """Where a branch starts: the state there, how deep it is, its time, and whether a step is left there."""
 
-    held: Held | None
+    held: LoadedState | None
     depth: int
     time: int
     follows: bool
 
 
 async def mend(
-    engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool = False, heads: Heads | None = None
-) -> Mended | None:
+    engine: Engine, line: Line, sources: Sequence[RepairSource], *, whole: bool = False, heads: StoreHeads | None = None
+) -> ThreadRepairReport | None:
     """Mend a line, and verify what came of it. None if nothing is wrong with it.
 
     `whole` says that rows were lost that nobody can name: what a source has and the line has not is then taken over.
     What is not as exported heads have it is left.
     """
     lease = Lease(engine.ground, line, "rewrite")
-    total = Mended(line.name)
+    total = ThreadRepairReport(line.name)
     changed = passes = 0
     try:
         await lease.take()
@@ -99,11 +99,11 @@ async def mend(
     if changed:
         engine.ground.cache.forget(line)
         await _make_again(engine, line)
-        check = await look(engine.ground, line, Level.DECODE)
-        total.left = [each for each in check.found.findings if each.weight is Weight.DAMAGE]
+        check = await look(engine.ground, line, VerifyLevel.DECODE)
+        total.left = [each for each in check.found.findings if each.weight is Severity.DAMAGE]
     if heads is not None and line.name in heads.threads:
         found = await compare_head(engine.ground.backend, heads, line.name)
-        total.left += [each for each in found if each.weight is Weight.DAMAGE]
+        total.left += [each for each in found if each.weight is Severity.DAMAGE]
     return total if changed or total.left else None
 
 
@@ -117,17 +117,19 @@ async def _make_again(engine: Engine, line: Line) -> None:
 class _Mending:
     """One attempt."""
 
-    def __init__(self, engine: Engine, line: Line, sources: Sequence[Source], lease: Lease, *, whole: bool) -> None:
-        self._ground = replace(engine.ground, cache=Cache(_CACHE_BYTES))
+    def __init__(
+        self, engine: Engine, line: Line, sources: Sequence[RepairSource], lease: Lease, *, whole: bool
+    ) -> None:
+        self._ground = replace(engine.ground, cache=MemoryCache(_CACHE_BYTES))
         self._backend = engine.ground.backend
-        self._states = States(self._backend, self._ground.cache, self._ground.max_bytes)
+        self._states = StateLoader(self._backend, self._ground.cache, self._ground.max_bytes)
         self._lines = engine.lines
         self._line = line
         self._sources = sources
         self._lease = lease
         self._whole = whole
-        self._keeper = Keeper(self._backend, line, self._ground.clock())
-        self.mended = Mended(line.name)
+        self._keeper = QuarantineWriter(self._backend, line, self._ground.clock())
+        self.mended = ThreadRepairReport(line.name)
         self.changed = False
         self._changes: list[Change] = []
         self._bases: dict[Where, _Start] = {}
@@ -138,15 +140,15 @@ class _Mending:
         """Folded states as they are to be; None where what is there is right."""
         self._kept: dict[int, int] = {}
         """How many places of each branch there are up to the last step that is kept."""
-        self._stubs: dict[Where, Point] = {}
+        self._stubs: dict[Where, StepRef] = {}
         self._revisions: dict[Where, int] = {}
 
     async def run(self) -> bool:
         """Whether it was done; False if the line changed meanwhile."""
-        check = await look(self._ground, self._line, Level.DECODE)
-        damage = [each for each in check.found.findings if each.weight is Weight.DAMAGE]
+        check = await look(self._ground, self._line, VerifyLevel.DECODE)
+        damage = [each for each in check.found.findings if each.weight is Severity.DAMAGE]
         self.mended.found = damage
-        if any(each.code is Code.UNKNOWN_FORMAT for each in damage):
+        if any(each.code is FindingCode.UNKNOWN_FORMAT for each in damage):
             self.mended.left = damage  # another release or a key may read what this one cannot
             return True
         same = await self._same(check.info)
@@ -156,9 +158,9 @@ class _Mending:
         info = check.info or await new_info(self._backend, self._line, self._lines.new_info(), self._sources)
         self._info = info
         await self._take_parts(check)
-        check = await look(self._ground, self._line, Level.DECODE)
+        check = await look(self._ground, self._line, VerifyLevel.DECODE)
         self._check = check
-        chains = Chains(self._backend, self._line, self._ground.max_bytes, self._sources)
+        chains = ChainFinder(self._backend, self._line, self._ground.max_bytes, self._sources)
         await chains.find(list(check.branches.values()), same)
         self._chains = chains
         branches = await self._find_branches(check, chains)
@@ -173,7 +175,7 @@ class _Mending:
         await self._write_others(check)
         return await self._switch(before, info)
 
-    async def _same(self, info: Info | None) -> Source | None:
+    async def _same(self, info: LineInfo | None) -> RepairSource | None:
         """A source in which nothing but appends happened since, or here: the line's own row is the same."""
         for source in self._sources:
             theirs = await source.info(self._line)
@@ -181,7 +183,7 @@ class _Mending:
                 return source
         return None
 
-    async def _is_cut(self, check: Check, same: Source | None) -> bool:
+    async def _is_cut(self, check: LineCheck, same: RepairSource | None) -> bool:
         """Whether a source has more of the line's branches, though nothing was pruned."""
         if same is None:
             return False
@@ -190,10 +192,10 @@ class _Mending:
 
     # Nodes and large values, which are named for what they hold -----------------------------------------------
 
-    async def _take_parts(self, check: Check) -> None:
+    async def _take_parts(self, check: LineCheck) -> None:
         """Take nodes and large values from sources."""
         for finding in check.found.findings:
-            if finding.space == NODES.name and len(finding.key) == 4 and finding.weight is Weight.DAMAGE:
+            if finding.space == NODES.name and len(finding.key) == 4 and finding.weight is Severity.DAMAGE:
                 id = finding.key[3]
                 node = await first_of(self._sources, lambda source, id=id: source.node(self._line, id))  # type: ignore[misc]
                 if node is not None:
@@ -205,12 +207,12 @@ class _Mending:
                 self._note(pieces[1])
                 await self._store([(OBJECTS, row) for row in pieces[0]])
 
-    def _note(self, source: Source, rows: int = 1) -> None:
+    def _note(self, source: RepairSource, rows: int = 1) -> None:
         self.mended.restored += rows
         if source.url not in self.mended.sources:
             self.mended.sources.append(source.url)
 
-    async def _store(self, wanted: Sequence[tuple[Space, Row]]) -> None:
+    async def _store(self, wanted: Sequence[tuple[Table, Row]]) -> None:
         """Store what nobody sees yet; damaged rows in its place go to quarantine."""
         for start in range(0, len(wanted), _BATCH):
             batch: list[Change] = [self._lease.condition()]
@@ -229,13 +231,13 @@ class _Mending:
 
     # Branches -------------------------------------------------------------------------------------------------
 
-    async def _find_branches(self, check: Check, chains: Chains) -> dict[int, Branch]:
+    async def _find_branches(self, check: LineCheck, chains: ChainFinder) -> dict[int, Branch]:
         """The branches that there are, each starting where its first step says."""
         theirs: dict[int, Branch] = {}
         for source in reversed(chains.agreeing[0]):
             theirs |= {each.branch: each for each in await source.branches(self._line)}
         found: dict[int, Branch] = {}
-        altered = (Code.DUPLICATE_BRANCH, Code.MISPLACED_BRANCH)
+        altered = (FindingCode.DUPLICATE_BRANCH, FindingCode.MISPLACED_BRANCH)
         doubted = {each.place[0] for each in check.found.findings if each.code in altered and each.place is not None}
         names: set[str] = set()
         for number, chain in sorted(chains.chains.items()):
@@ -257,33 +259,33 @@ class _Mending:
             found[number] = Branch(number, *start, created, name)
         return found
 
-    async def _find_revisions(self, check: Check) -> None:
+    async def _find_revisions(self, check: LineCheck) -> None:
         """Revisions that cannot be right: what a source says of them, or else in the order of their branches."""
         for finding in check.found.findings:
-            if (finding.column != "revision" and finding.code is not Code.DUPLICATE_ID) or finding.place is None:
+            if (finding.column != "revision" and finding.code is not FindingCode.DUPLICATE_ID) or finding.place is None:
                 continue
             (rows,) = await self._backend.read([Scan(STEPS, (*self._line, finding.checkpoint), by="id")])
-            points = sorted(point for point in map(Point.of, rows) if self._stays(point))
+            points = sorted(point for point in map(StepRef.of, rows) if self._stays(point))
             numbers = sorted({point.revision for point in points})
             if len(numbers) < len(points):
                 numbers = list(range(len(points)))
             for point, number in zip(points, numbers, strict=True):
                 place, commit = point[:2], point.hash
                 found = await first_of(self._sources, lambda each, at=place, by=commit: each.step(self._line, at, by))  # type: ignore[misc]
-                self._revisions[place] = Point.of(found[0]).revision if found is not None else number
+                self._revisions[place] = StepRef.of(found[0]).revision if found is not None else number
 
-    def _stays(self, point: Point) -> bool:
+    def _stays(self, point: StepRef) -> bool:
         """Whether a step is the one that belongs at its place."""
         chain = self._chains.chains[point.branch]
         return point.seq not in chain.taken and point.seq not in chain.lost
 
     # States ---------------------------------------------------------------------------------------------------
 
-    async def _walk(self, chain: Chain, branch: Branch | None) -> None:
+    async def _walk(self, chain: BranchChain, branch: Branch | None) -> None:
         """Go along a branch, and see of each step whether it has a state."""
         number = chain.branch
-        held: Held | None
-        start = _Start(Held(EMPTY, 0), -1, 0, follows=True)
+        held: LoadedState | None
+        start = _Start(LoadedState(EMPTY, 0), -1, 0, follows=True)
         if branch is not None and branch.base_length:
             nothing = _Start(None, branch.base_length - 1, 0, follows=False)
             start = self._bases.get((branch.base_branch, branch.base_length - 1), nothing)
@@ -307,14 +309,14 @@ class _Mending:
                 self._bases[place] = _Start(held, depth, self._time, follows=follows)
 
     async def _own_rows(self, number: int) -> AsyncIterator[Row]:
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._backend, STEPS, (*self._line, number), holes):
             yield row
 
     async def _stub(self, place: Where, row: Row | None, there: Row | None, commit: bytes, depth: int) -> None:
         """A pruned step stays one; what it says is put right."""
         assert row is not None  # noqa: S101 - it was found here or in a source
-        point = Point.of(row)
+        point = StepRef.of(row)
         try:
             point.merged  # noqa: B018 - what a pruned merge is said to have merged stays, if it can be read
         except CorruptError:
@@ -332,21 +334,21 @@ class _Mending:
         place: Where,
         row: Row | None,
         there: Row | None,
-        before: Held | None,
+        before: LoadedState | None,
         depth: int,
         *,
         follows: bool,
-        chain: Chain,
-    ) -> tuple[Held | None, bool]:
+        chain: BranchChain,
+    ) -> tuple[LoadedState | None, bool]:
         """The state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
         step = None if row is None else open_row(self._line, row, self._ground.max_bytes)
-        own = await self._own_fold(place, chain.lost.get(place[1]) if row is None else Point.of(row).hash)
+        own = await self._own_fold(place, chain.lost.get(place[1]) if row is None else StepRef.of(row).hash)
         if row is None or step is None:
             await self._lose(
                 place, there, chain.lost.get(place[1]), depth, "it is damaged or missing, and no source has it"
             )
             return own, False
-        point = Point.of(row)
+        point = StepRef.of(row)
         held = await self._state(place, point, step, before, own, follows=follows)
         if held is None:
             why = "what its state is made of is lost, and no source has it"
@@ -364,7 +366,7 @@ class _Mending:
         self._time, self._size = right.time, right.size
         return held, True
 
-    async def _lacks_value(self, held: Held) -> bool:
+    async def _lacks_value(self, held: LoadedState) -> bool:
         """Whether a state has a large value in it that is not there."""
         lost = self._check.marks.objects
         if not lost:
@@ -372,7 +374,7 @@ class _Mending:
         packed = await self._states.whole(self._line, held)
         return any(parse_pointer(pointer).digest in lost for pointer in pointers_in(packed))
 
-    def _right(self, point: Point, step: Step, tail: int, depth: int) -> Point:
+    def _right(self, point: StepRef, step: Step, tail: int, depth: int) -> StepRef:
         """What the row of a step should say."""
         header = step.header
         right = point._replace(id=header.id, time=header.time, kind=header.kind, tail=tail, depth=depth)
@@ -386,7 +388,7 @@ class _Mending:
         found = [each.code.value for each in self._check.found.findings if each.place == place]
         return ", ".join(dict.fromkeys(found)) or "it reaches back to another folded state now"
 
-    async def _own_fold(self, place: Where, commit: bytes | None) -> Held | None:
+    async def _own_fold(self, place: Where, commit: bytes | None) -> LoadedState | None:
         """The folded state of a step at a place, if that is whole."""
         looked_at = self._check.folded.get(place) == commit
         if commit is None or (looked_at and place in self._check.marks.folds):
@@ -395,7 +397,7 @@ class _Mending:
         if not folds or folds[0].columns[1] != commit:
             return None
         try:
-            held = Held(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
+            held = LoadedState(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
             if not looked_at:
                 await self._states.whole(self._line, held)  # another row was in the place of its step
         except (CorruptError, NotFoundError):
@@ -403,14 +405,21 @@ class _Mending:
         return held
 
     async def _state(
-        self, place: Where, point: Point, step: Step, before: Held | None, own: Held | None, *, follows: bool
-    ) -> Held | None:
+        self,
+        place: Where,
+        point: StepRef,
+        step: Step,
+        before: LoadedState | None,
+        own: LoadedState | None,
+        *,
+        follows: bool,
+    ) -> LoadedState | None:
         """The state at a step: its own folded one; that before it and its changes; or from a source."""
         if own is not None:
             self._folds[place] = None
             return own
         if before is not None:
-            held = Held(before.root, before.form, (*before.tail, (Origin(*place), step.edit)))
+            held = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*place), step.edit)))
             if follows and point.tail and len(held.tail) < self._ground.fold_every:
                 return held
             try:
@@ -426,8 +435,8 @@ class _Mending:
         return await self._fold(place, point, tree.root, tree.nodes, large)
 
     async def _fold(
-        self, place: Where, point: Point, root: MapRoot, nodes: Mapping[bytes, bytes], large: Mapping[bytes, bytes]
-    ) -> Held:
+        self, place: Where, point: StepRef, root: MapRoot, nodes: Mapping[bytes, bytes], large: Mapping[bytes, bytes]
+    ) -> LoadedState:
         """Store a folded state."""
         form = self._info.form
         wanted = [(NODES, node_row(self._line, form, id, data)) for id, data in nodes.items()]
@@ -435,7 +444,7 @@ class _Mending:
         await self._store(wanted)
         self._folds[place] = fold_row(self._line, place, point.hash, form, root)
         self.mended.remade += 1
-        return Held(root, form)
+        return LoadedState(root, form)
 
     # What becomes of rows -------------------------------------------------------------------------------------
 
@@ -446,12 +455,12 @@ class _Mending:
 
     async def _lose(self, place: Where, there: Row | None, commit: bytes | None, depth: int, reason: str) -> None:
         """A step goes. Whether it leaves a stub is decided when it is known what stays behind it."""
-        known = None if there is None else Point.of(there)
+        known = None if there is None else StepRef.of(there)
         id = "" if known is None else known.id
-        self.mended.lost.append(Lost(self._line.name, id, *place, reason))
+        self.mended.lost.append(LostCheckpoint(self._line.name, id, *place, reason))
         if there is not None:
             self._changes.append(await self._keeper.keep(STEPS, there, reason))
-        self._stubs[place] = Point(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
+        self._stubs[place] = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
 
     def _settle(self, branches: Mapping[int, Branch]) -> None:
         """How many places of each branch are still needed."""
@@ -475,7 +484,7 @@ class _Mending:
                 self._changes.append(Put(STEPS, stub.row(self._line, b"")))
 
     async def _write_branches(self, branches: Mapping[int, Branch]) -> None:
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         there = {int(row.key[2]): row async for row in sturdy_rows(self._backend, BRANCHES, tuple(self._line), holes)}
         for number, branch in branches.items():
             chain = self._chains.chains[number]
@@ -491,7 +500,7 @@ class _Mending:
             self._changes.append(Delete(BRANCHES, row.key) if gone else Put(BRANCHES, row))
 
     async def _write_folds(self) -> None:
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         kept = {place for place, row in self._folds.items() if row is None}
         async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes):
             place = (int(row.key[2]), int(row.key[3]))
@@ -506,17 +515,17 @@ class _Mending:
                 self._changes.append(Delete(FOLDS, row.key))
         self._changes += (Put(FOLDS, row) for row in self._folds.values() if row is not None)
 
-    async def _write_others(self, check: Check) -> None:
+    async def _write_others(self, check: LineCheck) -> None:
         """Pending writes and names that are damaged; and those that were lost, where nobody can say which."""
         for finding in check.found.findings:
-            if finding.code is Code.DAMAGED_WRITE:
+            if finding.code is FindingCode.DAMAGED_WRITE:
                 await self._from_source(WRITES, finding)
-            elif finding.code is Code.DAMAGED_EVENT:
+            elif finding.code is FindingCode.DAMAGED_EVENT:
                 await self._from_source(EVENTS, finding)
-            elif finding.code is Code.DANGLING_REF:
+            elif finding.code is FindingCode.DANGLING_REF:
                 await self._from_source(REFS, finding)
-            elif finding.code in (Code.DAMAGED_NODE, Code.DAMAGED_OBJECT) and not finding.affected_count:
-                await self._drop(NODES if finding.code is Code.DAMAGED_NODE else OBJECTS, finding)
+            elif finding.code in (FindingCode.DAMAGED_NODE, FindingCode.DAMAGED_OBJECT) and not finding.affected_count:
+                await self._drop(NODES if finding.code is FindingCode.DAMAGED_NODE else OBJECTS, finding)
         if self._whole:
             for source in self._chains.agreeing[0]:
                 for space in (WRITES, EVENTS, LINKS):
@@ -525,14 +534,14 @@ class _Mending:
                     if is_about_step(row):
                         self._changes.append(Ensure(REFS, row))
 
-    async def _drop(self, space: Space, finding: Finding) -> None:
+    async def _drop(self, space: Table, finding: Finding) -> None:
         """Nothing needs it."""
         (there,) = await self._backend.read([Scan(space, finding.key)])
         for row in there:
             self._changes.append(await self._keeper.keep(space, row, finding.what))
         self._changes.append(Delete(space, finding.key))
 
-    async def _from_source(self, space: Space, finding: Finding) -> None:
+    async def _from_source(self, space: Table, finding: Finding) -> None:
         (there,) = await self._backend.read([Get(space, [finding.key])])
         found = await first_of(self._sources, lambda source: source.row(space, finding.key))
         if space is REFS and await self._is_restored(finding.checkpoint):
@@ -551,7 +560,7 @@ class _Mending:
             isinstance(each, Put) and each.space is STEPS and each.row.columns[0] == id for each in self._changes
         )
 
-    async def _switch(self, before: Sequence[Row], info: Info) -> bool:
+    async def _switch(self, before: Sequence[Row], info: LineInfo) -> bool:
         """Change the line, if nobody else did meanwhile."""
         fresh = info._replace(version=info.version + 1, pruned=self._pruned)
         nothing_else = not self._changes and before and info == info._replace(pruned=self._pruned)

@@ -11,13 +11,13 @@ from msgspec.msgpack import decode, encode
 
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
 from holdfast.backends.paging import rows
-from holdfast.backends.tables import QUARANTINE, Key, Scalar, Space
+from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 
 
-class Quarantined(NamedTuple):
+class QuarantinedRow(NamedTuple):
     """A row in quarantine: where it was, when and why it was taken out, and what it held.
 
     `key` is what followed tenant and thread.
@@ -40,7 +40,7 @@ class Quarantined(NamedTuple):
         return told
 
 
-class Keeper:
+class QuarantineWriter:
     """Makes the changes that put rows of a line into quarantine."""
 
     def __init__(self, backend: Backend, line: Line, now: int) -> None:
@@ -50,7 +50,7 @@ class Keeper:
         self._next: int | None = None
         self.count = 0
 
-    async def keep(self, space: Space, row: Row, reason: str) -> Change:
+    async def keep(self, space: Table, row: Row, reason: str) -> Change:
         """The change that keeps a row as it is."""
         if self._next is None:
             (last,) = await self._backend.read([Scan(QUARANTINE, tuple(self._line), reverse=True, limit=1)])
@@ -61,7 +61,9 @@ class Keeper:
         return Put(QUARANTINE, Row((*self._line, number), (space.name, self._now, reason), body))
 
 
-async def quarantined(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> AsyncIterator[Quarantined]:
+async def quarantined(
+    engine: Engine, tenant: str, threads: Sequence[str] | None = None
+) -> AsyncIterator[QuarantinedRow]:
     """What is in quarantine."""
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
@@ -71,7 +73,7 @@ async def quarantined(engine: Engine, tenant: str, threads: Sequence[str] | None
                 key, columns, body = decode(row.body)
             except (MsgspecError, ValueError):
                 key, columns, body = [], [], row.body
-            yield Quarantined(
+            yield QuarantinedRow(
                 str(row.key[1]),
                 int(row.key[2]),
                 str(space),

@@ -16,22 +16,22 @@ from typing import Any
 
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
-from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, sturdy_rows
 from holdfast.backends.registry import backend_for
-from holdfast.backends.sqlite import SQLite
-from holdfast.backends.tables import LINES, SPACES, WORDS
-from holdfast.engine.cache import Cache
-from holdfast.engine.context import Ground
+from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.tables import LINES, TABLES, WORDS
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.maintenance.repair.line import mend
-from holdfast.maintenance.repair.report import Lost, Mended
-from holdfast.maintenance.repair.sources import Source
+from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
+from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.repair.store_files import (
-    Files,
+    FileRepairReport,
     are_damaged,
     copies_of,
     found_by,
@@ -39,15 +39,15 @@ from holdfast.maintenance.repair.store_files import (
     rehearse,
     seem_damaged,
 )
-from holdfast.maintenance.verify.heads import Heads
-from holdfast.maintenance.verify.verifier import Report, verify
+from holdfast.maintenance.verify.heads import StoreHeads
+from holdfast.maintenance.verify.verifier import VerifyReport, verify
 
 _CACHE_BYTES = 16 << 20
 _BATCH = 256
 
 
 @dataclass
-class Repaired:
+class RepairReport:
     """What a repair did, or would do.
 
     `threads` says how many were looked at; `mended` what was done to those that were damaged, thread by thread. `files`
@@ -58,15 +58,15 @@ class Repaired:
     store: str
     dry_run: bool
     threads: int = 0
-    mended: list[Mended] = field(default_factory=list)
+    mended: list[ThreadRepairReport] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
-    files: Files | None = None
+    files: FileRepairReport | None = None
     left: list[Finding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LostCheckpoint]:
         """The checkpoints that could not be kept."""
         return [lost for each in self.mended for lost in each.lost]
 
@@ -108,23 +108,23 @@ async def repair(
     sources: Sequence[Engine] = (),
     *,
     threads: Sequence[str] | None = None,
-    heads: Heads | None = None,
+    heads: StoreHeads | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Repaired:
+) -> RepairReport:
     """Mend what is damaged. Threads that are named are also taken from a source if they are not there at all.
 
     The copy of a store that has one is a source, too: without it, what is lost here would be removed there.
     """
     own = engine.ground.backend
-    copies = [Engine(Ground(each, Cache(_CACHE_BYTES), engine.ground.codec)) for each in copies_of(own)]
+    copies = [Engine(EngineContext(each, MemoryCache(_CACHE_BYTES), engine.ground.codec)) for each in copies_of(own)]
     sources = [*sources, *copies]
     for source in sources:
         other = source.ground.backend
         if other is own or (other.url == own.url and own.capabilities.shared):
             raise InvalidError("a store is not repaired from itself", where=own.url)
     began = time.monotonic()
-    run = _Run(engine, tenant, [Source(each) for each in sources], heads, dry_run=dry_run)
+    run = _Run(engine, tenant, [RepairSource(each) for each in sources], heads, dry_run=dry_run)
     await run.run(threads, progress)
     run.done.seconds = time.monotonic() - began
     return run.done
@@ -147,7 +147,7 @@ async def opened_sources(engine: Engine, given: Sequence[Any], tenant: str) -> A
             )
             backend = await kind.open(url, **options)
             opened.append(backend)
-            sources.append(Engine(Ground(backend, Cache(_CACHE_BYTES), engine.ground.codec)))
+            sources.append(Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), engine.ground.codec)))
         yield sources
     finally:
         for backend in opened:
@@ -158,14 +158,14 @@ class _Run:
     """One repair."""
 
     def __init__(
-        self, engine: Engine, tenant: str, sources: Sequence[Source], heads: Heads | None, *, dry_run: bool
+        self, engine: Engine, tenant: str, sources: Sequence[RepairSource], heads: StoreHeads | None, *, dry_run: bool
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._sources = sources
         self._heads = heads
         self._dry = dry_run
-        self.done = Repaired(engine.ground.backend.url, dry_run)
+        self.done = RepairReport(engine.ground.backend.url, dry_run)
 
     async def run(self, threads: Sequence[str] | None, progress: Progress | None) -> None:
         # Looking around what cannot be read takes long: the files first.
@@ -186,7 +186,7 @@ class _Run:
         self.done.files = await put_in_order(self._engine, self._tenant)
         return False
 
-    async def rest(self, report: Report, threads: Sequence[str] | None) -> None:
+    async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         """What there is to do once the store's own files are in order."""
         self.done.threads = report.threads
         missing = set(threads or ())
@@ -194,21 +194,23 @@ class _Run:
             for source in self._sources:
                 missing |= set(await source.names(self._tenant))
         if self._heads is not None:
-            missing |= {each.thread for each in report.findings if each.code is Code.GONE_THREAD}
+            missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
         await self._mend(report, threads)
         await self._take(sorted(missing - set(await self._there())))
         await self._make_again(report)
         left = [each for each in report.damage if not each.thread]
         if left and not self._dry:
             again = await found_by(self._engine.ground.backend)
-            left = [each for each in left if each.code is not Code.STORE_CHECK or each.what in again]
+            left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.what in again]
         self.done.left += left
 
-    async def verified(self, threads: Sequence[str] | None, progress: Progress | None = None) -> Report:
+    async def verified(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
         """What is wrong with threads, or with all."""
         there = None if threads is None else set(await self._there())
         named = None if threads is None or there is None else [name for name in threads if name in there]
-        return await verify(self._engine, self._tenant, named, level=Level.DECODE, heads=self._heads, progress=progress)
+        return await verify(
+            self._engine, self._tenant, named, level=VerifyLevel.DECODE, heads=self._heads, progress=progress
+        )
 
     async def _rehearse_all(self, threads: Sequence[str] | None) -> bool:
         """Where the store's files would be put in order: do all of it, with a copy that is then removed."""
@@ -218,7 +220,7 @@ class _Run:
                 return False
             backend, files = found
             try:
-                ground = replace(self._engine.ground, backend=backend, cache=Cache(_CACHE_BYTES))
+                ground = replace(self._engine.ground, backend=backend, cache=MemoryCache(_CACHE_BYTES))
                 run = _Run(Engine(ground), self._tenant, self._sources, self._heads, dry_run=False)
                 run.done.files = files
                 await run.rest(await run.verified(None), threads)
@@ -228,13 +230,13 @@ class _Run:
         return True
 
     async def _there(self) -> list[str]:
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         prefix = (self._tenant,)
         backend = self._engine.ground.backend
         return [str(row.key[1]) async for row in sturdy_rows(backend, LINES, prefix, holes, bodies=False)]
 
-    async def _mend(self, report: Report, threads: Sequence[str] | None) -> None:
-        codes = (Code.CUT_OFF, Code.ROLLED_BACK, Code.OTHER_HISTORY)
+    async def _mend(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
+        codes = (FindingCode.CUT_OFF, FindingCode.ROLLED_BACK, FindingCode.OTHER_HISTORY)
         behind = {each.thread for each in report.damage if each.code in codes}
         # Rows may have gone that nobody misses; and a thread whose end was cut off is not seen to be damaged.
         whole = self.done.files is not None and bool(self.done.files.unreadable)
@@ -269,14 +271,14 @@ class _Run:
             self.done.mended.append(mended)
             self.done.left += mended.left
 
-    async def _make_again(self, report: Report) -> None:
+    async def _make_again(self, report: VerifyReport) -> None:
         """Make readable rows and words anew, where they do not say what the log says."""
         mended = {each.thread for each in self.done.mended}
-        stale = [each for each in report.findings if each.weight is Weight.REMAKEABLE and each.thread not in mended]
+        stale = [each for each in report.findings if each.weight is Severity.REMAKEABLE and each.thread not in mended]
         self.done.remade = list(dict.fromkeys(each.thread for each in stale))
         for finding in [] if self._dry else stale:
             line = Line(self._tenant, finding.thread)
-            if finding.code is Code.STALE_ROWS:
+            if finding.code is FindingCode.STALE_ROWS:
                 await self._engine.projector.build(line)
             else:
                 await self._engine.ground.backend.apply([Delete(WORDS, tuple(line))])
@@ -284,22 +286,22 @@ class _Run:
 
 
 async def _rehearse(
-    engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool, heads: Heads | None
-) -> Mended | None:
+    engine: Engine, line: Line, sources: Sequence[RepairSource], *, whole: bool, heads: StoreHeads | None
+) -> ThreadRepairReport | None:
     """What mending would do: done to a copy of the line, in a file that is then removed."""
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        scratch = await SQLite.open(f"sqlite:///{Path(folder) / 'rehearsal.db'}", synchronous="normal")
+        scratch = await SQLiteBackend.open(f"sqlite:///{Path(folder) / 'rehearsal.db'}", synchronous="normal")
         try:
             await _copy(engine.ground.backend, scratch, line)
-            ground = replace(engine.ground, backend=scratch, cache=Cache(_CACHE_BYTES), project=False)
+            ground = replace(engine.ground, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
             return await mend(Engine(ground), line, sources, whole=whole, heads=heads)
         finally:
             await scratch.close()
 
 
 async def _copy(source: Backend, target: Backend, line: Line) -> None:
-    holes: list[Hole] = []
-    for space in SPACES:
+    holes: list[UnreadableRange] = []
+    for space in TABLES:
         batch: list[Put] = []
         async for row in sturdy_rows(source, space, tuple(line), holes):
             batch.append(Put(space, row))

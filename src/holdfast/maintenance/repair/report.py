@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.engine.integrity.findings import Finding
 
 
-class Lost(NamedTuple):
+class LostCheckpoint(NamedTuple):
     """A checkpoint that could not be kept. Its id is empty where that is not known."""
 
     thread: str
@@ -19,7 +19,7 @@ class Lost(NamedTuple):
 
 
 @dataclass
-class Mended:
+class ThreadRepairReport:
     """What was done to a thread, or would be: how many rows came from sources, were made anew from others, and went to
     quarantine; which checkpoints are lost; and what could not be mended."""
 
@@ -27,12 +27,12 @@ class Mended:
     restored: int = 0
     remade: int = 0
     quarantined: int = 0
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostCheckpoint] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
-    def add(self, other: Mended) -> None:
+    def add(self, other: ThreadRepairReport) -> None:
         """What another pass did."""
         self.restored += other.restored
         self.remade += other.remade

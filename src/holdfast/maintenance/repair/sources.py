@@ -13,14 +13,24 @@ from typing import TypeVar
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import rows
-from holdfast.backends.tables import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Space
-from holdfast.codec.envelope import Context, unwrap
-from holdfast.engine.cache import Cache
+from holdfast.backends.tables import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Table
+from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.nodes import decode_node
-from holdfast.engine.row_format import Branch, Info, Line, Point, context_of, info_of, is_sound, open_node, open_step
-from holdfast.engine.state_loader import States, Tree
+from holdfast.engine.row_format import (
+    Branch,
+    Line,
+    LineInfo,
+    StepRef,
+    context_of,
+    info_of,
+    is_sound,
+    open_node,
+    open_step,
+)
+from holdfast.engine.state_loader import FoldedTree, StateLoader
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
 
 T = TypeVar("T")
@@ -28,22 +38,22 @@ T = TypeVar("T")
 _CACHE_BYTES = 16 << 20
 
 
-class Source:
+class RepairSource:
     """A store to take rows from."""
 
     def __init__(self, engine: Engine) -> None:
         self.url = engine.ground.backend.url
         self._backend = engine.ground.backend
         self._max_bytes = engine.ground.max_bytes
-        ground = replace(engine.ground, cache=Cache(_CACHE_BYTES))
-        self._states = States(self._backend, ground.cache, ground.max_bytes)
+        ground = replace(engine.ground, cache=MemoryCache(_CACHE_BYTES))
+        self._states = StateLoader(self._backend, ground.cache, ground.max_bytes)
         self._lines = engine.lines
 
     async def names(self, tenant: str) -> list[str]:
         """The threads that it has."""
         return [line.name for line in await self._lines.names(tenant)]
 
-    async def info(self, line: Line) -> Info | None:
+    async def info(self, line: Line) -> LineInfo | None:
         """What it says of a line."""
         found = await self._one(LINES, tuple(line))
         return None if found is None else info_of(found)
@@ -65,7 +75,7 @@ class Source:
             for number in sorted({0, *(Branch.of(row).branch for row in own), *(each.branch for each in theirs)}):
                 query = Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False)
                 (ends,) = await backend.read([query])
-                place = (number, Point.of(ends[0]).seq + 1 if ends else 0)
+                place = (number, StepRef.of(ends[0]).seq + 1 if ends else 0)
                 if await self.step(line, place, None) is not None:
                     return True
         except CorruptError:
@@ -75,12 +85,12 @@ class Source:
     async def hash_at(self, line: Line, place: tuple[int, int]) -> bytes | None:
         """The hash of the step at a place, also of a pruned one; None if there is none, or it is damaged."""
         row = await self.step(line, place, None) or await self.stub(line, place, None)
-        return None if row is None else Point.of(row).hash
+        return None if row is None else StepRef.of(row).hash
 
     async def step(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
         """The row of a step at a place, if it is sound and has a hash that is expected."""
         row = await self._one(STEPS, (*line, *place))
-        if row is None or Point.of(row).pruned or commit not in (None, Point.of(row).hash):
+        if row is None or StepRef.of(row).pruned or commit not in (None, StepRef.of(row).hash):
             return None
         try:
             open_step(line, row, self._max_bytes)
@@ -91,14 +101,16 @@ class Source:
     async def stub(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
         """The row that stands for a pruned step, if it was the one that is expected."""
         row = await self._one(STEPS, (*line, *place))
-        return row if row is not None and Point.of(row).pruned and commit in (None, Point.of(row).hash) else None
+        return row if row is not None and StepRef.of(row).pruned and commit in (None, StepRef.of(row).hash) else None
 
-    async def tree(self, line: Line, place: tuple[int, int], commit: bytes) -> tuple[Tree, dict[bytes, bytes]] | None:
+    async def tree(
+        self, line: Line, place: tuple[int, int], commit: bytes
+    ) -> tuple[FoldedTree, dict[bytes, bytes]] | None:
         """The state at a step, with all nodes, and all large values by pointer; None if it is not there."""
         row = await self.step(line, place, commit)
-        return None if row is None else await _or_nothing(self._tree(line, Point.of(row)), None)
+        return None if row is None else await _or_nothing(self._tree(line, StepRef.of(row)), None)
 
-    async def _tree(self, line: Line, point: Point) -> tuple[Tree, dict[bytes, bytes]]:
+    async def _tree(self, line: Line, point: StepRef) -> tuple[FoldedTree, dict[bytes, bytes]]:
         tree = await self._states.tree(line, await self._states.load(line, point))
         return tree, {**await self._states.large(line, tree.pointers - tree.objects.keys()), **tree.objects}
 
@@ -121,7 +133,7 @@ class Source:
         whole = hashlib.sha256()
         for row in pieces:
             try:
-                whole.update(unwrap(row.body, Context(*line, *context_of(OBJECTS, row)), max_bytes=PIECE).content)
+                whole.update(unwrap(row.body, RecordContext(*line, *context_of(OBJECTS, row)), max_bytes=PIECE).content)
             except HoldfastError:
                 return []
         return pieces if whole.digest() == digest else []
@@ -130,7 +142,7 @@ class Source:
         (found,) = await self._backend.read([Scan(OBJECTS, (*line, digest))])
         return found
 
-    async def row(self, space: Space, key: Key) -> Row | None:
+    async def row(self, space: Table, key: Key) -> Row | None:
         """A row, if it is sound."""
         row = await self._one(space, key)
         return row if row is not None and is_sound(space, row) else None
@@ -139,14 +151,14 @@ class Source:
         """Names, tags and all else of that kind."""
         return await _or_nothing(self._all(REFS, line), [])
 
-    async def sound(self, space: Space, line: Line) -> list[Row]:
+    async def sound(self, space: Table, line: Line) -> list[Row]:
         """Rows of a line that are sound: pending writes, events, links."""
         return [row for row in await _or_nothing(self._all(space, line), []) if is_sound(space, row)]
 
-    async def _all(self, space: Space, line: Line) -> list[Row]:
+    async def _all(self, space: Table, line: Line) -> list[Row]:
         return [row async for row in rows(self._backend, space, tuple(line))]
 
-    async def _one(self, space: Space, key: Key) -> Row | None:
+    async def _one(self, space: Table, key: Key) -> Row | None:
         async def read() -> Row | None:
             (found,) = await self._backend.read([Get(space, [key])])
             return found[0] if found else None
@@ -162,7 +174,9 @@ async def _or_nothing(reading: Awaitable[T], nothing: T) -> T:
         return nothing
 
 
-async def first_of(sources: Sequence[Source], ask: Callable[[Source], Awaitable[T | None]]) -> tuple[T, Source] | None:
+async def first_of(
+    sources: Sequence[RepairSource], ask: Callable[[RepairSource], Awaitable[T | None]]
+) -> tuple[T, RepairSource] | None:
     """The first answer that a source has."""
     for source in sources:
         found = await ask(source)

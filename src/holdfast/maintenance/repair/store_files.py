@@ -11,19 +11,19 @@ import time
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Put
-from holdfast.backends.object_store.backend import Sharded
-from holdfast.backends.sqlite import SQLite
+from holdfast.backends.object_store.backend import ObjectStoreBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.replication import Replicate
+from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.findings import Code
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import is_sound
 from holdfast.errors import CorruptError
-from holdfast.maintenance.verify.verifier import Report
+from holdfast.maintenance.verify.verifier import VerifyReport
 
 
-class Files(NamedTuple):
+class FileRepairReport(NamedTuple):
     """What was done to the files: how many rows could be kept, how many places could not be read, and where what was
     damaged is now."""
 
@@ -32,37 +32,41 @@ class Files(NamedTuple):
     damaged: list[str]
 
 
-async def put_in_order(engine: Engine, tenant: str) -> Files | None:
+async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:
     """See to the store's own files, since they are what is wrong. None if there is nothing that can be done."""
     backend = _innermost(engine.ground.backend)
-    if isinstance(backend, SQLite):
+    if isinstance(backend, SQLiteBackend):
         path = backend.path
         done = await backend.at_rest(lambda: salvage(path, is_sound))
         engine.ground.cache.clear()
-        return Files(done.rows, len(done.holes) + done.refused, [done.damaged])
-    if isinstance(backend, Sharded):
+        return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
+    if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         shards = await backend.damaged(tenant)
         renewed = [await backend.renew(shard, stamp) for shard in shards]
         engine.ground.cache.clear()
         rows = sum(len(each.remains.rows) for each in renewed)
-        return Files(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
+        return (
+            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
+        )
     return None
 
 
-async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, Files] | None:
+async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, FileRepairReport] | None:
     """A store in a new file, with what would be there once the files were put in order; and what that would do."""
     backend = _innermost(engine.ground.backend)
-    if isinstance(backend, SQLite):
+    if isinstance(backend, SQLiteBackend):
         path = backend.path
         done = await backend.at_rest(lambda: salvage(path, is_sound, into=scratch))
-        return await SQLite.open(f"sqlite:///{scratch}"), Files(done.rows, len(done.holes) + done.refused, [])
-    if not isinstance(backend, Sharded):
+        return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
+            done.rows, len(done.holes) + done.refused, []
+        )
+    if not isinstance(backend, ObjectStoreBackend):
         return None
     shards = await backend.damaged(tenant)
     if not shards:
         return None
-    target = await SQLite.open(f"sqlite:///{scratch}", synchronous="normal")
+    target = await SQLiteBackend.open(f"sqlite:///{scratch}", synchronous="normal")
     kept = 0
     try:
         for shard in await backend.shards(tenant):
@@ -72,7 +76,7 @@ async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, 
     except BaseException:
         await target.close()
         raise
-    return target, Files(kept, len(shards), [])
+    return target, FileRepairReport(kept, len(shards), [])
 
 
 async def are_damaged(engine: Engine) -> bool:
@@ -88,16 +92,16 @@ async def found_by(backend: Backend) -> list[str]:
         return [str(error)]
 
 
-def seem_damaged(report: Report) -> bool:
+def seem_damaged(report: VerifyReport) -> bool:
     """Whether what was found in threads speaks for it."""
-    return any(each.code in (Code.UNREADABLE_ROWS, Code.INDEX_MISMATCH) for each in report.damage)
+    return any(each.code in (FindingCode.UNREADABLE_ROWS, FindingCode.INDEX_MISMATCH) for each in report.damage)
 
 
 def copies_of(backend: Backend) -> list[Backend]:
     """The copies that a store keeps of itself."""
     found: list[Backend] = []
     while isinstance(backend, Wrapper):
-        found += [backend.remote] if isinstance(backend, Replicate) else []
+        found += [backend.remote] if isinstance(backend, ReplicatingBackend) else []
         backend = backend.inner
     return found
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
-from holdfast.backends.memory import Memory
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, rows
-from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Space
+from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same
-from holdfast.engine.cache import Cache
+from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import MANY
 from holdfast.errors import ConflictError
@@ -28,7 +28,7 @@ _MADE = (*READABLE, WORDS)
 class _Beside(Wrapper):
     """A store whose rows that are made from the log are in memory, and which is not written to."""
 
-    def __init__(self, inner: Backend, memory: Memory) -> None:
+    def __init__(self, inner: Backend, memory: MemoryBackend) -> None:
         super().__init__(inner)
         self._memory = memory
 
@@ -51,8 +51,8 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
     words = bool(await engine.indexer.state(line.tenant)) or words
     if not shown and not words:
         return []
-    memory = await Memory.open("memory://")
-    ground = replace(engine.ground, backend=_Beside(backend, memory), cache=Cache(_CACHE_BYTES), project=True)
+    memory = await MemoryBackend.open("memory://")
+    ground = replace(engine.ground, backend=_Beside(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True)
     beside = Engine(ground)
     found: list[Finding] = []
     try:
@@ -61,12 +61,12 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
             wrong = [space.name for space in READABLE if not await _is_same(backend, memory, space, line)]
             if wrong:
                 what = f"rows of {', '.join(wrong)} do not say what the log says"
-                found.append(Finding(Code.STALE_ROWS, what, *line, space=wrong[0], key=tuple(line)))
+                found.append(Finding(FindingCode.STALE_ROWS, what, *line, space=wrong[0], key=tuple(line)))
         if words:
             await beside.indexer.build_line(line)
             if not await _is_same(backend, memory, WORDS, line):
                 what = "the index of words does not have what the log has"
-                found.append(Finding(Code.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
+                found.append(Finding(FindingCode.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
     except (*UNREADABLE, ConflictError):
         return found  # the log itself is damaged, which is told, or changes all the time
     finally:
@@ -74,14 +74,14 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
     return found
 
 
-async def _any(backend: Backend, space: Space, line: Line) -> bool:
+async def _any(backend: Backend, space: Table, line: Line) -> bool:
     try:
         return await anext(rows(backend, space, tuple(line), bodies=False), None) is not None
     except UNREADABLE:
         return True
 
 
-async def _is_same(backend: Backend, memory: Memory, space: Space, line: Line) -> bool:
+async def _is_same(backend: Backend, memory: MemoryBackend, space: Table, line: Line) -> bool:
     try:
         ours, theirs = rows(backend, space, tuple(line)), rows(memory, space, tuple(line))
         while True:
@@ -94,7 +94,7 @@ async def _is_same(backend: Backend, memory: Memory, space: Space, line: Line) -
         return False
 
 
-def _agrees(space: Space, row: Row, made: Row) -> bool:
+def _agrees(space: Table, row: Row, made: Row) -> bool:
     """Whether a row says what it would if it were made now."""
     if space is WORDS:
         # More words do no harm. While nothing was pruned, steps may get more than they brought; afterwards they do not.

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, rows
-from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Space
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.protection import LEASE
-from holdfast.engine.row_format import Branch, Info, Line, Point, info_of
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 _MARK = "holdfast heads"
@@ -61,7 +61,7 @@ class ThreadHead:
 
 
 @dataclass(frozen=True)
-class Heads:
+class StoreHeads:
     """Where the threads of a store end. `save` writes them to a file, `load` reads them from one."""
 
     tenant: str
@@ -78,7 +78,7 @@ class Heads:
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Heads:
+    def load(cls, path: str | Path) -> StoreHeads:
         """Read them from a file. `CorruptError` if it is not as it was written, `InvalidError` if it is something
         else."""
         try:
@@ -104,7 +104,7 @@ def _digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> Heads:
+async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> StoreHeads:
     """Where threads end now."""
     names = [line.name for line in await engine.lines.names(tenant)] if threads is None else threads
     found: dict[str, ThreadHead] = {}
@@ -113,15 +113,15 @@ async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | Non
         if head is not None:
             found[name] = head
     now = datetime.fromtimestamp(engine.ground.clock() / 1e9, UTC).isoformat(timespec="seconds")
-    return Heads(tenant, engine.ground.backend.url, now, found)
+    return StoreHeads(tenant, engine.ground.backend.url, now, found)
 
 
 class _Outline(NamedTuple):
     """A line in a few rows."""
 
-    info: Info | None
+    info: LineInfo | None
     branches: dict[int, Branch]
-    ends: dict[int, Point]
+    ends: dict[int, StepRef]
 
 
 async def _outline(backend: Backend, line: Line) -> _Outline:
@@ -136,7 +136,7 @@ async def _outline(backend: Backend, line: Line) -> _Outline:
             ]
         )
         if again == lines:
-            ends = {number: Point.of(rows[0]) for number, rows in zip(numbers, heads, strict=True) if rows}
+            ends = {number: StepRef.of(rows[0]) for number, rows in zip(numbers, heads, strict=True) if rows}
             return _Outline(info_of(lines[0]) if lines else None, branches, ends)
     raise _kept_changing(line)
 
@@ -184,7 +184,7 @@ async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> st
     return digest.hexdigest()
 
 
-async def _digest(backend: Backend, space: Space, line: Line) -> str:
+async def _digest(backend: Backend, space: Table, line: Line) -> str:
     digest = hashlib.sha256()
     async for row in rows(backend, space, tuple(line)):
         if space is not REFS or row.key[2] != LEASE:
@@ -199,7 +199,7 @@ def _row_digest(row: Row) -> bytes:
 # Comparing ----------------------------------------------------------------------------------------------------
 
 
-async def compare_head(backend: Backend, heads: Heads, name: str) -> list[Finding]:
+async def compare_head(backend: Backend, heads: StoreHeads, name: str) -> list[Finding]:
     """What of a thread is not as its head says, and not what an honest append would make of it. `ConflictError` if it
     keeps changing by more than appends."""
     line = Line(heads.tenant, name)
@@ -219,7 +219,9 @@ async def compare_head(backend: Backend, heads: Heads, name: str) -> list[Findin
 class _Comparison:
     """A thread and the head that it had."""
 
-    def __init__(self, backend: Backend, line: Line, heads: Heads, outline: _Outline, found: list[Finding]) -> None:
+    def __init__(
+        self, backend: Backend, line: Line, heads: StoreHeads, outline: _Outline, found: list[Finding]
+    ) -> None:
         self._backend = backend
         self._line = line
         self._head = heads.threads[line.name]
@@ -228,7 +230,7 @@ class _Comparison:
         self._outline = outline
         self._found = found
 
-    def _add(self, code: Code, what: str, place: tuple[int, int] | None = None, space: Space = STEPS) -> None:
+    def _add(self, code: FindingCode, what: str, place: tuple[int, int] | None = None, space: Table = STEPS) -> None:
         key: Key = (*self._line, *(place or ()))
         self._found.append(Finding(code, what, *self._line, place=place, space=space.name, key=key))
 
@@ -241,11 +243,13 @@ class _Comparison:
         """Compare all of it."""
         head, outline = self._head, self._outline
         if outline.info is None:
-            self._add(Code.GONE_THREAD, "the thread is not there any more", space=LINES)
+            self._add(FindingCode.GONE_THREAD, "the thread is not there any more", space=LINES)
         elif outline.info.created != head.created:
-            self._add(Code.GONE_THREAD, "the thread was deleted, and another has its name now", space=LINES)
+            self._add(FindingCode.GONE_THREAD, "the thread was deleted, and another has its name now", space=LINES)
         elif outline.info.version < head.version:
-            self._add(Code.ROLLED_BACK, "the thread is in an older state than when heads were exported", space=LINES)
+            self._add(
+                FindingCode.ROLLED_BACK, "the thread is in an older state than when heads were exported", space=LINES
+            )
         else:
             same = outline.info.version == head.version
             for branch in head.branches:
@@ -253,56 +257,56 @@ class _Comparison:
             if same:
                 await self._unchanged(outline)
             if head.names != await _digest(self._backend, REFS, self._line):
-                self._add(Code.CHANGED_NAMES, "names, tags or pins are not what they were", space=REFS)
+                self._add(FindingCode.CHANGED_NAMES, "names, tags or pins are not what they were", space=REFS)
 
     async def _unchanged(self, outline: _Outline) -> None:
         """Nothing but appends happened since: all else must be as it was."""
         head = self._head
         if not outline.branches.keys() <= {each.branch for each in head.branches}:
             what = "there are branches that were not there, though the thread is said to be unchanged"
-            self._add(Code.OTHER_HISTORY, what, space=BRANCHES)
+            self._add(FindingCode.OTHER_HISTORY, what, space=BRANCHES)
         if self._found:
             return
         if head.steps != await _steps(self._backend, self._line, {each.branch: each.length for each in head.branches}):
-            self._add(Code.OTHER_HISTORY, "what the rows of checkpoints say is not what they said")
+            self._add(FindingCode.OTHER_HISTORY, "what the rows of checkpoints say is not what they said")
         ended = all(
             each.length == (outline.ends[each.branch].seq + 1 if each.branch in outline.ends else 0)
             for each in head.branches
         )
         if ended and head.writes != await _digest(self._backend, WRITES, self._line):
-            self._add(Code.CHANGED_WRITES, "pending writes are not what they were", space=WRITES)
+            self._add(FindingCode.CHANGED_WRITES, "pending writes are not what they were", space=WRITES)
 
     async def _branch(self, was: BranchHead, outline: _Outline, *, same: bool) -> None:
         place = (was.branch, max(was.length - 1, 0))
         now = outline.branches.get(was.branch, Branch(0, 0, 0, 0, "") if not was.branch else None)
         if now is None or now.created != was.created:
             told = "is gone" if now is None else "is gone, and another has its number"
-            code = Code.OTHER_HISTORY if same else Code.GONE_BRANCH
+            code = FindingCode.OTHER_HISTORY if same else FindingCode.GONE_BRANCH
             self._add(code, f"branch {was.name or was.branch} {told}", place, BRANCHES)
             return
         if (now.base_branch, now.base_length) != (was.base_branch, was.base_length):
             what = f"branch {was.name or was.branch} starts elsewhere"
-            self._add(Code.OTHER_HISTORY, what, place, BRANCHES)
+            self._add(FindingCode.OTHER_HISTORY, what, place, BRANCHES)
         if now.name != was.name:
             what = f"branch {was.name or was.branch} is now called {now.name!r}"
-            self._add(Code.OTHER_HISTORY if same else Code.RENAMED_BRANCH, what, place, BRANCHES)
+            self._add(FindingCode.OTHER_HISTORY if same else FindingCode.RENAMED_BRANCH, what, place, BRANCHES)
         end = outline.ends.get(was.branch)
         length = 0 if end is None else end.seq + 1
         assert outline.info is not None  # noqa: S101 - else there is nothing to compare
         rewritten = outline.info.form != self._head.form
         if length < was.length:
             what = f"branch {was.name or was.branch} had {was.length} checkpoints, and has {length}"
-            self._add(Code.PRUNED_SINCE if rewritten else Code.CUT_OFF, what, place)
+            self._add(FindingCode.PRUNED_SINCE if rewritten else FindingCode.CUT_OFF, what, place)
             return
         there = await self._point(place) if was.length else None
         if there is not None and there.hash.hex() != was.hash:
             what = f"where branch {was.name or was.branch} ended, another checkpoint stands"
             # A pruned end leaves nothing, and what is saved then takes its place.
             since = rewritten and there.time >= self._since
-            self._add(Code.PRUNED_SINCE if since else Code.OTHER_HISTORY, what, place)
+            self._add(FindingCode.PRUNED_SINCE if since else FindingCode.OTHER_HISTORY, what, place)
 
-    async def _point(self, place: tuple[int, int]) -> Point | None:
+    async def _point(self, place: tuple[int, int]) -> StepRef | None:
         """The step at a place. None if it is missing, which is told where steps are verified."""
         scan = Scan(STEPS, (*self._line, place[0]), (place[1],), (place[1] + 1,), bodies=False)
         (found,) = await self._backend.read([scan])
-        return Point.of(found[0]) if found else None
+        return StepRef.of(found[0]) if found else None

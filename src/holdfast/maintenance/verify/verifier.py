@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
-from holdfast.engine.integrity.check import Check
-from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.check import LineCheck
+from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.derived_rows import compare_made
-from holdfast.maintenance.verify.heads import Heads, compare_head
+from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 MOST_FINDINGS = 10_000
 """How many findings a report lists; beyond that they are counted."""
@@ -30,7 +30,7 @@ _OF_LINES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS
 
 
 @dataclass
-class Report:
+class VerifyReport:
     """What was verified, and what was found.
 
     `next` is where to go on, as `after`, if not all threads were looked at. `found` counts the findings, also those
@@ -61,7 +61,7 @@ class Report:
     @property
     def damage(self) -> list[Finding]:
         """The findings that are damage."""
-        return [each for each in self.findings if each.weight is Weight.DAMAGE]
+        return [each for each in self.findings if each.weight is Severity.DAMAGE]
 
     @property
     def damaged(self) -> list[str]:
@@ -75,9 +75,9 @@ class Report:
             self.each(finding)
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
-        elif finding.weight is Weight.DAMAGE:
+        elif finding.weight is Severity.DAMAGE:
             for place, other in enumerate(self.findings):
-                if other.weight is not Weight.DAMAGE:
+                if other.weight is not Severity.DAMAGE:
                     self.findings[place] = finding
                     return
 
@@ -92,12 +92,12 @@ _TOLD = (
 )  # fmt: skip
 
 
-def level_of(level: object) -> Level:
+def level_of(level: object) -> VerifyLevel:
     """A level by its name."""
-    for each in Level:
+    for each in VerifyLevel:
         if level == each.value:
             return each
-    raise InvalidError(f"the level is {', '.join(each.value for each in Level)}, not {level!r}")
+    raise InvalidError(f"the level is {', '.join(each.value for each in VerifyLevel)}, not {level!r}")
 
 
 async def verify(
@@ -105,19 +105,19 @@ async def verify(
     tenant: str,
     threads: Sequence[str] | None = None,
     *,
-    level: Level = Level.HASHES,
-    heads: Heads | None = None,
+    level: VerifyLevel = VerifyLevel.HASHES,
+    heads: StoreHeads | None = None,
     progress: Progress | None = None,
     after: str = "",
     limit: int | None = None,
-    report: Report | None = None,
+    report: VerifyReport | None = None,
     each: Callable[[Finding], None] | None = None,
-) -> Report:
+) -> VerifyReport:
     """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
     one to go on with; `each` is told of every finding as soon as there is one."""
     if heads is not None and heads.tenant != tenant:
         raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
-    report = report or Report(engine.ground.backend.url, tenant, level.value)
+    report = report or VerifyReport(engine.ground.backend.url, tenant, level.value)
     report.each = each
     return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
 
@@ -129,10 +129,10 @@ class _Run:
         self,
         engine: Engine,
         tenant: str,
-        level: Level,
-        heads: Heads | None,
+        level: VerifyLevel,
+        heads: StoreHeads | None,
         progress: Progress | None,
-        report: Report,
+        report: VerifyReport,
     ) -> None:
         self._engine = engine
         self._backend = engine.ground.backend
@@ -144,7 +144,7 @@ class _Run:
         self._began = time.monotonic()
         self.report = report
 
-    async def run(self, threads: Sequence[str] | None, after: str, limit: int | None) -> Report:
+    async def run(self, threads: Sequence[str] | None, after: str, limit: int | None) -> VerifyReport:
         if threads is not None:
             for name in threads:
                 await self._thread(name, len(threads), named=True)
@@ -173,7 +173,7 @@ class _Run:
         except UNREADABLE as error:
             found = [str(error)]
         for what in found:
-            self.report.add(Finding(Code.STORE_CHECK, what))
+            self.report.add(Finding(FindingCode.STORE_CHECK, what))
 
     async def _total(self, after: str) -> int | None:
         if self._tell is None:
@@ -185,14 +185,14 @@ class _Run:
 
     async def _names(self, after: str) -> AsyncIterator[str]:
         """The threads by name, but for those whose own row cannot be read."""
-        holes: list[Hole] = []
+        holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
             if str(row.key[1]) > after:
                 yield str(row.key[1])
         for hole in holes:
             what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"
             key = (self._tenant, *hole.start)
-            self.report.add(Finding(Code.UNREADABLE_ROWS, what, self._tenant, space=LINES.name, key=key))
+            self.report.add(Finding(FindingCode.UNREADABLE_ROWS, what, self._tenant, space=LINES.name, key=key))
 
     async def _thread(self, name: str, total: int | None, *, named: bool = False) -> None:
         line = Line(self._tenant, name)
@@ -211,13 +211,13 @@ class _Run:
         ):
             raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
         report.threads += 1
-        if self._level >= Level.DECODE:
+        if self._level >= VerifyLevel.DECODE:
             await self._made(line)
         await self._compare(name)
         if self._tell is not None:
             self._tell(report.threads, total, name)
 
-    async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> Check:
+    async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.ground, line, self._level, tell)
         report, found = self.report, check.found
         report.steps += found.steps
@@ -246,7 +246,7 @@ class _Run:
                 self.report.add(finding)
         except ConflictError:
             what = "the thread kept changing, and was not compared with its head"
-            self.report.add(Finding(Code.NOT_COMPARED, what, self._tenant, name))
+            self.report.add(Finding(FindingCode.NOT_COMPARED, what, self._tenant, name))
 
     async def _between(self, before: str, name: str | None) -> None:
         """What has no row of its own among the threads, or none that can be read, between two of them."""
@@ -293,4 +293,4 @@ class _Run:
             await self._look(line)
         elif spaces:
             what = f"rows of {', '.join(spaces)} belong to no thread"
-            self.report.add(Finding(Code.ORPHAN, what, *line, space=spaces[0], key=tuple(line)))
+            self.report.add(Finding(FindingCode.ORPHAN, what, *line, space=spaces[0], key=tuple(line)))

@@ -15,7 +15,7 @@ BELOW_OWN, BELOW_ALL = "own", "all"
 """How far a grant of a scope reaches below it: to what its owner owns, or to everything."""
 
 
-class Grant(NamedTuple):
+class GrantRecord(NamedTuple):
     """A right that somebody was given."""
 
     id: str
@@ -61,7 +61,7 @@ class Grant(NamedTuple):
         return self._asdict()
 
     @classmethod
-    def stored(cls, found: object, where: str) -> Grant:
+    def stored(cls, found: object, where: str) -> GrantRecord:
         """A grant as it was read from the store. `CorruptError` if it is none."""
         try:
             return cls(**found)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from holdfast.engine.model.scopes import Part, Scope, check_key
+from holdfast.engine.model.scopes import Scope, ScopePart, check_key
 from holdfast.errors import InvalidError
 
 OWN_KINDS = frozenset({"step", "tool", "hook", "custom"})
@@ -66,7 +66,7 @@ def check_plain(scope: object) -> Scope:
     """A scope that is one and nothing else: not something that says another name each time it is asked."""
     if type(scope) is Scope and type(scope.parts) is tuple:
         for part in scope.parts:
-            if type(part) is not Part or type(part.kind) is not str or type(part.name) is not str:
+            if type(part) is not ScopePart or type(part.kind) is not str or type(part.name) is not str:
                 break
         else:
             return scope

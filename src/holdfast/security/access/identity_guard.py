@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import FREELY, Action, Guard, Permit
-from holdfast.engine.lines import Memo
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import OWN_KINDS, Identity, check_plain
 from holdfast.security.access.policy import Policy
-from holdfast.security.access.registry import Access, Rights
-from holdfast.security.audit.recorder import WINDOW, Notes, escaped
+from holdfast.security.access.registry import AccessRegistry, IdentityRights
+from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escaped
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")
@@ -24,7 +24,7 @@ _MOST_KEYS = 8
 """Of a try at more keys at once, these are noted one by one."""
 
 
-class How(NamedTuple):
+class GuardMode(NamedTuple):
     """How somebody acts."""
 
     mode: Mode = "strict"
@@ -39,7 +39,7 @@ class How(NamedTuple):
     """Whether a call may wait where it stands, as that of a sync program may."""
 
 
-class Refusal(NamedTuple):
+class DenialReason(NamedTuple):
     """Why something is denied."""
 
     why: str
@@ -50,16 +50,16 @@ class Refusal(NamedTuple):
 class IdentityGuard(Guard):
     """Stands between an identity and the state of scopes."""
 
-    def __init__(self, engine: Engine, tenant: str, identity: Identity, how: How, notes: Notes) -> None:
+    def __init__(self, engine: Engine, tenant: str, identity: Identity, how: GuardMode, notes: AuditRecorder) -> None:
         self.identity = identity
         self.how = how
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
-        self._access = Access(engine, tenant, self.actor)
+        self._access = AccessRegistry(engine, tenant, self.actor)
         self._clock = engine.ground.clock
         self._notes = notes
-        self._known: tuple[bytes, Rights] = (b"", Rights())
+        self._known: tuple[bytes, IdentityRights] = (b"", IdentityRights())
 
     # Names ----------------------------------------------------------------------------------------------------
 
@@ -94,9 +94,9 @@ class IdentityGuard(Guard):
         """Whether the identity may do this; `DeniedError`, and noted, if not. What rests on rights that can be taken
         away is allowed on condition that they were not."""
         how = self.how
-        refusal: Refusal | None
+        refusal: DenialReason | None
         if action == "write" and how.mode == "read-only":
-            refusal = Refusal("this handle only reads", "Act in another mode to write")
+            refusal = DenialReason("this handle only reads", "Act in another mode to write")
         elif how.mode != "custom" and self.owns(scope):
             return FREELY
         elif how.policy is not None:
@@ -130,7 +130,7 @@ class IdentityGuard(Guard):
                 raise await self.refused("read", scope, keys, refusal)
         await self._notes.read(self.actor, scope, keys, self.how.window)
 
-    def decide(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+    def decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
         """Whether something that is not its own may be done, by what the store says. None if it may."""
         refusal = self._decide(rights, action, scope, keys)
         if refusal is not None and len(keys) > 1:
@@ -139,21 +139,23 @@ class IdentityGuard(Guard):
             return next((each for each in refusals if each is not None), None)
         return refusal
 
-    def _decide(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+    def _decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
         if self.how.mode == "custom":
             if rights.role is None:
-                return Refusal(f"there is no role {self.how.role!r}", "The store's owner can define it")
+                return DenialReason(f"there is no role {self.how.role!r}", "The store's owner can define it")
             return by_policy(rights.role, action, scope, keys)
         verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
         if False in verdicts:
-            return Refusal("a role denies it", "Roles are the store's owner's to change")
+            return DenialReason("a role denies it", "Roles are the store's owner's to change")
         if True in verdicts:
             return None
         if action == "read" and rights.reads_children and self.how.children and self.identity.is_parent_of(scope):
             return None
         return self._by_grants(rights, action, scope, keys)
 
-    def _by_grants(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+    def _by_grants(
+        self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]
+    ) -> DenialReason | None:
         now = self._clock()
         reaching = rights.reaching(action, scope)
         live = [grant for grant in reaching if grant.is_live(now)]
@@ -164,23 +166,25 @@ class IdentityGuard(Guard):
                 continue
             dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
             if dead is not None and dead.revoked:
-                return Refusal(
+                return DenialReason(
                     f"the grant {dead.id} was revoked at {_shown(dead.revoked)}",
                     "Ask for another",
                     code="grant-revoked",
                 )
             if dead is not None:
-                return Refusal(
+                return DenialReason(
                     f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", code="grant-expired"
                 )
             if key is None and live:
-                return Refusal("only some keys of the scope are granted", "Name the keys, or ask for the whole scope")
+                return DenialReason(
+                    "only some keys of the scope are granted", "Name the keys, or ask for the whole scope"
+                )
             break
         else:
             return None
-        return Refusal("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
+        return DenialReason("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
 
-    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: Refusal) -> DeniedError:
+    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
         """The error for something that is denied. By then it was noted."""
         shown = keys if len(keys) <= _MOST_KEYS else ()
         await self._notes.denied(self.actor, action, str(scope), shown, refusal.why)
@@ -188,17 +192,17 @@ class IdentityGuard(Guard):
         what = f"{self.actor} may not {action} this: {refusal.why}"
         return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
 
-    async def _rights(self, memo: Memo | None) -> Rights:
+    async def _rights(self, memo: LineTip | None) -> IdentityRights:
         """What the store says as of then. Remembered, until it says something else."""
         if memo is None or memo.point is None:
-            return Rights()
+            return IdentityRights()
         known, rights = self._known
         if known != memo.point.hash:
             rights = await self._access.rights(memo, self.identity, self.how.role)
             self._known = (memo.point.hash, rights)
         return rights
 
-    def _conditions(self, action: Action, scope: Scope, keys: tuple[str, ...], memo: Memo | None) -> _Conditions:
+    def _conditions(self, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None) -> _Conditions:
         return _Conditions(self, action, scope, keys, memo)
 
     async def again(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
@@ -209,7 +213,7 @@ class IdentityGuard(Guard):
             raise await self.refused(action, scope, keys, refusal)
         return self._access.unchanged(memo)
 
-    def unchanged(self, memo: Memo | None) -> list[Change]:
+    def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that the rights are as they were."""
         return self._access.unchanged(memo)
 
@@ -218,7 +222,7 @@ class _Conditions:
     """The conditions of a permit: at the first attempt what it was given on, later what the store says by then."""
 
     def __init__(
-        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: Memo | None
+        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
     ) -> None:
         self._guard = guard
         self._what = (action, scope, keys)
@@ -228,12 +232,12 @@ class _Conditions:
         return await self._guard.again(*self._what) if again else self._guard.unchanged(self._memo)
 
 
-def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
     """Whether a policy allows something. None if it does."""
     verdict = policy.verdict(action, scope, keys)
     if verdict:
         return None
-    return Refusal(
+    return DenialReason(
         "a rule of the policy denies it" if verdict is False else "no rule of the policy allows it",
         "The store's owner sets the policy",
     )

@@ -14,12 +14,12 @@ from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action
-from holdfast.engine.lines import Memo
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import MARK, Scope, check_key, quoted, unquoted
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import Amendment, Entries, Ledger
+from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.access.grant import Grant
+from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, stored_policy
 
@@ -33,10 +33,10 @@ KEPT = 30 * 86400 * 10**9
 _GRANT, _HELD, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
 
 
-class Rights(NamedTuple):
+class IdentityRights(NamedTuple):
     """What the store says that an identity may do besides what its own scopes let it."""
 
-    grants: Mapping[str, Sequence[Grant]] = {}
+    grants: Mapping[str, Sequence[GrantRecord]] = {}
     """By the text of their scope. Dead ones too, to tell why something is denied."""
     policies: tuple[Policy, ...] = ()
     """Those of its roles."""
@@ -44,7 +44,7 @@ class Rights(NamedTuple):
     role: Policy | None = None
     """The policy of the role that was asked for by name."""
 
-    def reaching(self, action: Action, scope: Scope) -> list[Grant]:
+    def reaching(self, action: Action, scope: Scope) -> list[GrantRecord]:
         """The grants that have to do with a scope and what is to be done there, dead or alive."""
         found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
         for length in range(len(scope.parts)):
@@ -53,7 +53,7 @@ class Rights(NamedTuple):
         return found
 
 
-class Wanted(NamedTuple):
+class GrantRequest(NamedTuple):
     """A grant to be given."""
 
     to: str
@@ -64,44 +64,44 @@ class Wanted(NamedTuple):
     until: int
 
 
-class Access:
+class AccessRegistry:
     """The rights that a store keeps, read and changed. `actor` is who changes them; empty for the store's owner."""
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
-        self._ledger = Ledger(engine, Line(tenant, ACCESS))
+        self._ledger = SystemLine(engine, Line(tenant, ACCESS))
         self._codec = engine.ground.codec
         self._clock = engine.ground.clock
         self._actor = actor
 
     # Looking --------------------------------------------------------------------------------------------------
 
-    async def fresh(self) -> Memo | None:
+    async def fresh(self) -> LineTip | None:
         """How the line ends now."""
         return await self._ledger.fresh()
 
-    def unchanged(self, memo: Memo | None) -> list[Change]:
+    def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
         return self._ledger.unchanged(memo)
 
-    async def rights(self, memo: Memo | None, identity: Identity, role: str = "") -> Rights:
+    async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
         """What an identity may do, as of then."""
 
-        async def look(entries: Entries) -> Rights:
+        async def look(entries: SystemLineEntries) -> IdentityRights:
             me = str(identity)
             holders = [me, *(GROUP + group for group in await _groups_of(entries, me))]
-            grants: dict[str, list[Grant]] = {}
+            grants: dict[str, list[GrantRecord]] = {}
             roles: dict[str, Policy] = {}
             for each in holders:
                 held = await entries.starting(_HELD + quoted(each) + "/")
                 for found in held.values():
-                    grant = Grant.stored(found, ACCESS)
+                    grant = GrantRecord.stored(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
                 for name in await entries.starting(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
                     if rules is not None:
                         roles[name] = stored_policy(rules, f"role {name!r}")
             named = await entries.find(_ROLE + quoted(role)) if role else None
-            return Rights(
+            return IdentityRights(
                 grants,
                 tuple(roles.values()),
                 await entries.find(_PARENT + quoted(me)) is not None,
@@ -110,12 +110,12 @@ class Access:
 
         return await self._ledger.seen(None if memo is None else memo.point, look)
 
-    async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[Grant]:
+    async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
         expired not long ago, too."""
         prefix = _HELD + (quoted(to) + "/" if to else "")
         found = await self._ledger.look(lambda entries: entries.starting(prefix))
-        grants = sorted((Grant.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
+        grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
 
@@ -146,14 +146,14 @@ class Access:
 
     # Changing -------------------------------------------------------------------------------------------------
 
-    async def grant(self, wanted: Wanted) -> Grant:
+    async def grant(self, wanted: GrantRequest) -> GrantRecord:
         """Give a right."""
         now = self._clock()
         if wanted.until and wanted.until <= now:
             raise InvalidError(
                 "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
             )
-        grant = Grant(
+        grant = GrantRecord(
             secrets.token_hex(8),
             wanted.to,
             wanted.right,
@@ -166,26 +166,26 @@ class Access:
         )
         prefix = _HELD + quoted(grant.to) + "/"
 
-        async def work_out(entries: Entries) -> Amendment:
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
             old = await entries.starting(prefix)
-            gone = [id for id, each in old.items() if 0 < Grant.stored(each, ACCESS).ended() < now - KEPT]
+            gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - KEPT]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
             put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
-            return Amendment(put, removed, [self._told("grant", grant)])
+            return SystemLineChange(put, removed, [self._told("grant", grant)])
 
         await self._ledger.amend("grant", self._actor, work_out)
         return grant
 
-    async def revoke(self, id: str, check: Callable[[Grant], None] = lambda _: None) -> Grant:
+    async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
         """Take a grant back. `NotFoundError` if there is none; `check` may raise what there is to say against it."""
-        done: list[Grant] = []
+        done: list[GrantRecord] = []
 
-        async def work_out(entries: Entries) -> Amendment:
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
             to = await entries.find(_GRANT + quoted(id)) if id else None
             found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
             if found is None:
                 raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
-            grant = Grant.stored(found, ACCESS)
+            grant = GrantRecord.stored(found, ACCESS)
             check(grant)
             return self._revoked([grant], done)
 
@@ -199,10 +199,10 @@ class Access:
         """
         taken: list[int] = []
 
-        async def work_out(entries: Entries) -> Amendment:
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
             held = await entries.starting(_HELD + quoted(to) + "/")
             now = self._clock()
-            live = [grant for each in held.values() if (grant := Grant.stored(each, ACCESS)).is_live(now)]
+            live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
             revoked = self._revoked(live, [])
             gone = []
             for prefix in (_ASSIGNED, _MEMBER):
@@ -212,12 +212,12 @@ class Access:
                 gone.append(_PARENT + quoted(to))
             taken.append(len(live) + len(gone))
             events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
-            return Amendment(revoked.put, [*revoked.removed, *gone], events)
+            return SystemLineChange(revoked.put, [*revoked.removed, *gone], events)
 
         await self._ledger.amend("cut-off", self._actor, work_out)
         return taken[-1]
 
-    def _revoked(self, grants: Iterable[Grant], done: list[Grant]) -> Amendment:
+    def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> SystemLineChange:
         put: dict[str, Any] = {}
         events = []
         for grant in grants:
@@ -226,7 +226,7 @@ class Access:
             put[f"{_HELD}{quoted(grant.to)}/{grant.id}"] = last.plain()
             events.append(self._told("revoke", last))
             done.append(last)
-        return Amendment(put, (), events)
+        return SystemLineChange(put, (), events)
 
     async def join(self, group: str, identities: Sequence[str]) -> None:
         """Take identities into a group."""
@@ -252,11 +252,11 @@ class Access:
         """Give somebody a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
 
-        async def work_out(entries: Entries) -> Amendment:
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
             if await entries.find(_ROLE + quoted(name)) is None:
                 raise NotFoundError("there is no such role", where=f"role {name!r}", hint="Define it first")
             event = self._event("assign", to, {"role": name})
-            return Amendment({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
+            return SystemLineChange({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
 
         await self._ledger.amend("assign", self._actor, work_out)
 
@@ -274,21 +274,21 @@ class Access:
         await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
     async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
-        async def work_out(entries: Entries) -> Amendment:  # noqa: ARG001
-            return Amendment(put, (), [self._event(action, target, detail)])
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:  # noqa: ARG001
+            return SystemLineChange(put, (), [self._event(action, target, detail)])
 
         await self._ledger.amend(action, self._actor, work_out)
 
     async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
-        async def work_out(entries: Entries) -> Amendment:
+        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
             for name in removed:
                 if await entries.find(name) is None:
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
-            return Amendment({}, removed, [self._event(action, target, detail)])
+            return SystemLineChange({}, removed, [self._event(action, target, detail)])
 
         await self._ledger.amend(action, self._actor, work_out)
 
-    def _told(self, action: str, grant: Grant) -> Event:
+    def _told(self, action: str, grant: GrantRecord) -> Event:
         return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())
 
     def _event(self, action: str, target: str, detail: object) -> Event:
@@ -296,7 +296,7 @@ class Access:
         return Event("access", self._actor, action, target, detail=packed)
 
 
-async def _groups_of(entries: Entries, identity: str) -> list[str]:
+async def _groups_of(entries: SystemLineEntries, identity: str) -> list[str]:
     return [EVERYONE, *map(unquoted, await entries.starting(_MEMBER + quoted(identity) + "/"))]
 
 

@@ -21,19 +21,19 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.model.steps import Header, Parent, commit_hash
+from holdfast.engine.model.steps import StepHeader, StepParent, commit_hash
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import REMOVE, STEP
-from holdfast.security.audit.verify import Finding, Told, chain, lines_of, mismatches, steps_of
+from holdfast.security.audit.verify import AuditedStep, AuditFinding, chain, lines_of, mismatches, steps_of
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class AuditExport:
     """What was written to a file, and where each line ended: how many steps it had, and the hash of the last."""
 
     path: str
@@ -44,7 +44,7 @@ class Exported:
     heads: Mapping[str, tuple[int, str]]
 
 
-async def export(engine: Engine, tenant: str, path: str | Path) -> Exported:
+async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     """Write the audit to a file. At the path there is the whole file in the end, or what was there before."""
     temporary = Path(f"{path}.new")
     heads: dict[str, tuple[int, str]] = {}
@@ -69,10 +69,10 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> Exported:
         digest = whole.hexdigest()
         file.write(json.dumps({"digest": digest}).encode() + b"\n")
     temporary.replace(path)
-    return Exported(str(path), len(lines), steps, rows, digest, heads)
+    return AuditExport(str(path), len(lines), steps, rows, digest, heads)
 
 
-def _document(engine: Engine, line: Line, told: Told) -> dict[str, Any]:
+def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
     point, step, rows, problem = told
     found: dict[str, Any] = {"line": chain(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
@@ -102,13 +102,13 @@ def _text(data: bytes) -> str:
 
 
 @dataclass(slots=True)
-class Checked:
+class AuditCheck:
     """What a check of an exported audit found."""
 
     steps: int = 0
     rows: int = 0
     pruned: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Where each line ends in the file: how many steps it has, and the last one's hash."""
     removed: dict[str, int] = field(default_factory=dict)
@@ -120,13 +120,13 @@ class Checked:
         return not self.findings
 
 
-def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> Checked:
+def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditCheck:
     """See whether an exported audit is what a store wrote: needs the file only.
 
     `heads` says how many steps each line had at an earlier time, and the hash of the last of them: the file must go on
     from there, or say that the line was removed since.
     """
-    checked = Checked()
+    checked = AuditCheck()
     documents = _documents(Path(path))
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
@@ -143,14 +143,14 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
             _check_step(document, hashes, checked)
         except (KeyError, TypeError, ValueError, HoldfastError) as error:
             where = (str(document.get("line", "")), str(document.get("id", "")))
-            checked.findings.append(Finding(*where, f"the line of the file cannot be read: {error}"))
+            checked.findings.append(AuditFinding(*where, f"the line of the file cannot be read: {error}"))
     for line, known in hashes.items():
         checked.heads[line] = (max(known) + 1, known[max(known)]) if known else (0, "")
     if ends != {line: list(end) for line, end in checked.heads.items()}:
-        checked.findings.append(Finding("", "", "the ends of the lines are not those that the file says"))
+        checked.findings.append(AuditFinding("", "", "the ends of the lines are not those that the file says"))
     for line, (length, last) in (heads or {}).items():
         if length > checked.removed.get(line, 0) and hashes.get(line, {}).get(length - 1) != last:
-            checked.findings.append(Finding(line, "", f"step {length - 1} is not the one that the heads say"))
+            checked.findings.append(AuditFinding(line, "", f"step {length - 1} is not the one that the heads say"))
     return checked
 
 
@@ -176,7 +176,7 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
     raise CorruptError("the end of the file is missing", where=str(path), hint="Use another copy of it")
 
 
-def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: Checked) -> None:
+def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: AuditCheck) -> None:
     line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
     known = hashes.setdefault(line, {})
     id = str(document.get("id", ""))
@@ -193,9 +193,9 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
     else:
         parents = [bytes.fromhex(parent) for parent in document["parents"]]
         metadata = b64decode(document["metadata"], validate=True)
-        header = Header(
+        header = StepHeader(
             id,
-            tuple(Parent(0, 0, parent) for parent in parents),
+            tuple(StepParent(0, 0, parent) for parent in parents),
             document["time"],
             document["stamp"],
             document["action"],
@@ -216,7 +216,7 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         checked.rows += len(document["rows"])
         if line == AUDIT:
             checked.removed |= _removed(default_codec, document)
-    checked.findings += (Finding(line, id, what) for what in wrong)
+    checked.findings += (AuditFinding(line, id, what) for what in wrong)
 
 
 def _is_of(chain: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:

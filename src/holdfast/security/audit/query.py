@@ -19,7 +19,7 @@ from holdfast.security.access.registry import ACCESS
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import STEP
 from holdfast.security.audit.verify import detail_of
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ _LATE = 2 * 3600 * 10**9
 """How much earlier than the step that it is written with, at most, a read or a try was; in nanoseconds."""
 
 
-class Audited(NamedTuple):
+class AuditRecord(NamedTuple):
     """Something that was done or tried.
 
     `kind` is `change`, `hook`, `access` (rights that were given or taken), `read` or `denied`; `action` what was done,
@@ -59,7 +59,7 @@ class Audited(NamedTuple):
     cursor: str
 
 
-class Question(NamedTuple):
+class AuditQuery(NamedTuple):
     """What somebody wants to know. None, or an empty text, for everything."""
 
     actor: str | None = None
@@ -144,7 +144,7 @@ class _Place(NamedTuple):
 class _Stream:
     """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
 
-    def __init__(self, handle: Handle, line: Line, after: _Place | None, size: int) -> None:
+    def __init__(self, handle: StoreHandle, line: Line, after: _Place | None, size: int) -> None:
         self._backend = handle.engine.ground.backend
         self.line = line
         self.place = _Place("", line.name, 0)
@@ -202,10 +202,10 @@ class _Stream:
         return _Place(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
-async def look(handle: Handle, question: Question, limit: int, after: str | None) -> list[Audited]:
+async def look(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
     """A page of the audit, the newest first, by when it was written."""
     heap = await _streams(handle, question, limit, None if after is None else _Place.parse(after))
-    page: list[Audited] = []
+    page: list[AuditRecord] = []
     while heap and len(page) < limit:
         stream = heapq.heappop(heap)
         place, row = stream.place, await stream.next()
@@ -222,7 +222,7 @@ async def look(handle: Handle, question: Question, limit: int, after: str | None
     return page
 
 
-async def _streams(handle: Handle, question: Question, limit: int, after: _Place | None) -> list[_Stream]:
+async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _Place | None) -> list[_Stream]:
     """The lines in which there may be something that is asked for, as a heap."""
     backend, tenant = handle.engine.ground.backend, handle.tenant
     if question.scope:
@@ -238,7 +238,7 @@ async def _streams(handle: Handle, question: Question, limit: int, after: _Place
             if rows:
                 stream.begins_at(rows[0])
                 heap.append(stream)
-        if question == Question():
+        if question == AuditQuery():
             # All of it is asked for: the page is filled by as many lines as it has rows, at most.
             heap = heapq.nsmallest(limit, heap)
     heapq.heapify(heap)
@@ -253,7 +253,7 @@ def _several(items: list[T]) -> Iterator[list[T]]:
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _shown(handle: Handle, line: Line, row: Row, told: _Row, place: _Place) -> Audited:
+def _shown(handle: StoreHandle, line: Line, row: Row, told: _Row, place: _Place) -> AuditRecord:
     detail = dict(detail_of(handle.codec, line, row, handle.engine.ground.max_bytes))
     id = str(detail.pop(STEP, place.id))
-    return Audited(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))
+    return AuditRecord(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))

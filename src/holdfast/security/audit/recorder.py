@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakSet
 
-from holdfast.backends.interface import Call
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine import trace_context
@@ -22,7 +22,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import Amendment, Entries, Ledger
+from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
 from holdfast.errors import HoldfastError
 
 AUDIT = MARK + "audit"
@@ -56,11 +56,11 @@ class _Seen:
         self.keys = 0
 
 
-class Notes:
+class AuditRecorder:
     """The notes that are made in one open store."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
-        self._ledger = Ledger(engine, Line(tenant, AUDIT))
+        self._ledger = SystemLine(engine, Line(tenant, AUDIT))
         self._codec = engine.ground.codec
         self._clock = engine.ground.clock
         self._reads: dict[_Read, _Seen] = {}
@@ -136,7 +136,7 @@ class Notes:
         await self._flush()
         while others := self._others():
             for each in others:
-                await Call(each.join)
+                await BlockingCall(each.join)
             await self._flush()  # what they could not write
 
     def _others(self) -> list[threading.Thread]:
@@ -198,13 +198,13 @@ class Notes:
         await self._ledger.amend("audit", "", lambda entries: counted(entries, events))
 
 
-async def counted(entries: Entries, events: Sequence[Event]) -> Amendment:
+async def counted(entries: SystemLineEntries, events: Sequence[Event]) -> SystemLineChange:
     """The change of the line that tells of more: it holds how many rows it has."""
     count = await entries.find("rows") or 0
-    return Amendment({"rows": count + len(events)}, (), events)
+    return SystemLineChange({"rows": count + len(events)}, (), events)
 
 
-_living: WeakSet[Notes] = WeakSet()
+_living: WeakSet[AuditRecorder] = WeakSet()
 
 
 @atexit.register

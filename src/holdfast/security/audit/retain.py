@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
-from holdfast.backends.tables import EVENTS, SPACES, STEPS
-from holdfast.engine.append import Saving
+from holdfast.backends.tables import EVENTS, STEPS, TABLES
+from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Guards
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.protection import unheld
-from holdfast.engine.row_format import Line, Point, open_event
-from holdfast.engine.system_line import Amendment, Entries, Ledger
+from holdfast.engine.row_format import Line, StepRef, open_event
+from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import AUDIT, counted
@@ -30,7 +30,7 @@ STEP = "\0step"
 """Where the details of a row that was carried over say which step it was written with."""
 
 
-def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> Saving:
+def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> AppendRequest:
     """A step of the audit with which lines go, to be saved alone or together with others. `DeniedError` if one is held.
 
     A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
@@ -38,7 +38,7 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | 
     """
     unchanged: list[Change] = []
 
-    async def work_out(entries: Entries) -> Amendment:
+    async def work_out(entries: SystemLineEntries) -> SystemLineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
         held, ends = await unheld(engine.ground.backend, lines), await _ends(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
@@ -48,9 +48,9 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | 
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
-        return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in SPACES)]
+        return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in TABLES)]
 
-    return Ledger(engine, Line(lines[0].tenant, AUDIT)).saving("remove", actor, work_out, conditions)
+    return SystemLine(engine, Line(lines[0].tenant, AUDIT)).saving("remove", actor, work_out, conditions)
 
 
 async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> None:
@@ -60,15 +60,15 @@ async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Guar
         engine.ground.cache.forget(line)
 
 
-async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, Point | None]:
+async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
     """The last step of each line; None where there is none."""
     heads = await engine.ground.backend.read(
         [Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False) for line in lines]
     )
-    return {line: Point.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
+    return {line: StepRef.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
 
 
-def _removed(engine: Engine, actor: str, line: Line, end: Point) -> Event:
+def _removed(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
     detail = engine.ground.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
     return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
 

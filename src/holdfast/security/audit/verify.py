@@ -18,7 +18,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, DIGEST, digest
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Line, Point, open_event, open_step
+from holdfast.engine.row_format import Line, StepRef, open_event, open_step
 from holdfast.errors import CorruptError, HoldfastError
 
 _PAGE = 256
@@ -27,7 +27,7 @@ _PAGE = 256
 KIND, ACTOR, ACTION, TARGET, CORRELATION = 1, 2, 3, 4, 6
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """Something about the audit that is not as it was written."""
 
     line: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """What a verification of the audit found."""
 
     lines: int = 0
@@ -44,7 +44,7 @@ class Report:
     rows: int = 0
     unproven: int = 0
     """Rows of steps that were pruned: they are there, but what covered them is not."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -52,10 +52,10 @@ class Report:
         return not self.findings
 
 
-class Told(NamedTuple):
+class AuditedStep(NamedTuple):
     """A step, and the rows that were found with it. The step is None where only a stub is left, or it is damaged."""
 
-    point: Point
+    point: StepRef
     step: Step | None
     rows: Sequence[Row]
     problem: str = ""
@@ -66,22 +66,22 @@ async def lines_of(engine: Engine, tenant: str) -> list[Line]:
     return await engine.lines.names(tenant, MARK)
 
 
-async def steps_of(engine: Engine, line: Line) -> AsyncIterator[Told]:
+async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
     """The steps of a line from the first on, each with its rows, branch by branch."""
     backend, start = engine.ground.backend, (0, 0)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
-        points = [Point.of(row) for row in found]
+        points = [StepRef.of(row) for row in found]
         events = await backend.read([Scan(EVENTS, (*line, point.id)) for point in points if point.id])
         by_id = dict(zip((point.id for point in points if point.id), events, strict=True))
         for row, point in zip(found, points, strict=True):
             if point.pruned:
-                yield Told(point, None, ())
+                yield AuditedStep(point, None, ())
                 continue
             try:
-                yield Told(point, open_step(line, row, engine.ground.max_bytes), by_id[point.id])
+                yield AuditedStep(point, open_step(line, row, engine.ground.max_bytes), by_id[point.id])
             except CorruptError as error:
-                yield Told(point, None, by_id[point.id], error.what)
+                yield AuditedStep(point, None, by_id[point.id], error.what)
         if len(found) < _PAGE:
             return
         start = (points[-1].branch, points[-1].seq + 1)
@@ -92,18 +92,18 @@ def chain(line: Line, branch: int) -> str:
     return f"{line.name}{BETWEEN}{branch}" if branch else line.name
 
 
-async def verify(engine: Engine, tenant: str) -> Report:
+async def verify(engine: Engine, tenant: str) -> AuditReport:
     """See whether the audit is as it was written. Writers may go on meanwhile."""
-    report = Report()
+    report = AuditReport()
     for line in await lines_of(engine, tenant):
         report.lines += 1
         await _verify_line(engine, line, report)
     return report
 
 
-async def _verify_line(engine: Engine, line: Line, report: Report) -> None:
+async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
     codec, limit = engine.ground.codec, engine.ground.max_bytes
-    before: Point | None = None
+    before: StepRef | None = None
     ids: set[str] = set()
     hashes: set[bytes] = set()
     pruned = False
@@ -116,28 +116,30 @@ async def _verify_line(engine: Engine, line: Line, report: Report) -> None:
             before = None
         expected = 0 if before is None else before.seq + 1
         if point.seq != expected:
-            report.findings.append(Finding(line.name, point.id, f"steps {expected} to {point.seq - 1} are missing"))
+            report.findings.append(
+                AuditFinding(line.name, point.id, f"steps {expected} to {point.seq - 1} are missing")
+            )
         elif step is not None and step.header.parents[:1]:
             follows = step.header.parents[0].commit
             if (follows != before.hash) if before is not None else (bool(hashes) and follows not in hashes):
-                report.findings.append(Finding(line.name, point.id, "it does not follow the step before it"))
+                report.findings.append(AuditFinding(line.name, point.id, "it does not follow the step before it"))
         hashes.add(point.hash)
         if problem:
-            report.findings.append(Finding(line.name, point.id, problem))
+            report.findings.append(AuditFinding(line.name, point.id, problem))
         elif step is not None:
             try:
                 told = [(row.columns, _detail(line, row, limit)) for row in rows]
             except HoldfastError as error:
-                report.findings.append(Finding(line.name, point.id, f"the details of a row: {error.what}"))
+                report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
             else:
                 about = codec.unpack(step.header.metadata)
                 found = mismatches(about, [int(row.key[3]) for row in rows], told)
-                report.findings += (Finding(line.name, point.id, what) for what in found)
+                report.findings += (AuditFinding(line.name, point.id, what) for what in found)
         before = point
     await _strangers(engine, line, ids, report, pruned=pruned)
 
 
-async def _strangers(engine: Engine, line: Line, ids: set[str], report: Report, *, pruned: bool) -> None:
+async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
     """Rows whose step is not there."""
     start: tuple[str, ...] = ()
     last = max(ids, default="")
@@ -153,7 +155,7 @@ async def _strangers(engine: Engine, line: Line, ids: set[str], report: Report, 
                 report.unproven += 1
             else:
                 what = f"row {int(row.key[3])} was added: there is no such step"
-                report.findings.append(Finding(line.name, id, what))
+                report.findings.append(AuditFinding(line.name, id, what))
         if len(found) < _PAGE:
             return
         start = (str(found[-1].key[2]) + "\0",)

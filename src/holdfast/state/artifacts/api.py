@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
@@ -26,10 +26,17 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.hooks.feature_hooks import calling
 from holdfast.security.access.identity import owns
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
-from holdfast.state.artifacts.content import AsyncContent, Binary, Taking, as_file
-from holdfast.state.artifacts.records import Artifact, New, Record, Records, Removed, no_artifact
+from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, as_file
+from holdfast.state.artifacts.records import (
+    Artifact,
+    ArtifactRecord,
+    ArtifactRecords,
+    ContentRemoved,
+    NewArtifact,
+    no_artifact,
+)
 
 MAX_ID = 900
 """How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
@@ -45,7 +52,7 @@ _NOTHING_MADE = (NotFoundError, ConflictError, CorruptError, DeniedError, Unsupp
 """After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
 
 
-class Linked(NamedTuple):
+class ArtifactLink(NamedTuple):
     """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or the
     number of the step that deleted it; `id` is that of the step. `cursor` is where the next page goes on."""
 
@@ -58,10 +65,10 @@ class Linked(NamedTuple):
     cursor: str
 
 
-class Source(NamedTuple):
+class ArtifactSource(NamedTuple):
     """An artifact to be registered together with others. See `Artifacts.register`."""
 
-    source: str | PathLike[str] | bytes | Binary
+    source: str | PathLike[str] | bytes | BinaryFile
     id: str | None = None
     type: str = ""
     producer: str = ""
@@ -75,16 +82,16 @@ class Source(NamedTuple):
 class ArtifactsOperations:
     """What can be done with artifacts. `Artifacts` and `AsyncArtifacts` have these as methods."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
-        self._records = Records(handle)
+        self._records = ArtifactRecords(handle)
 
     # Registering ------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def register(
         self,
-        source: str | PathLike[str] | bytes | Binary,
+        source: str | PathLike[str] | bytes | BinaryFile,
         *,
         id: str | None = None,
         type: str = "",
@@ -102,34 +109,34 @@ class ArtifactsOperations:
         then be given. Otherwise those, if they are given, must be right, or it raises `CorruptError`. Registering the
         same content under the same id again is no failure and changes nothing; other content raises `ConflictError`.
         """
-        given = Source(source, id, type, producer, name, metadata, keep, sha256, size)
+        given = ArtifactSource(source, id, type, producer, name, metadata, keep, sha256, size)
         (made,) = await self._register([given])
         return made
 
-    @operation
-    async def register_many(self, sources: Iterable[Source]) -> list[Artifact]:
+    @sync_and_async
+    async def register_many(self, sources: Iterable[ArtifactSource]) -> list[Artifact]:
         """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
         in memory meanwhile."""
         given = list(validation.several(sources, "artifact"))
         for each in given:
-            if not isinstance(each, Source):
+            if not isinstance(each, ArtifactSource):
                 raise InvalidError(
-                    "an artifact is given as holdfast.state.artifacts.api.Source(…)", where=repr(each)[:80]
+                    "an artifact is given as holdfast.state.artifacts.api.ArtifactSource(…)", where=repr(each)[:80]
                 )
         return await self._register(given) if given else []
 
-    async def _register(self, given: list[Source]) -> list[Artifact]:
+    async def _register(self, given: list[ArtifactSource]) -> list[Artifact]:
         again = all(isinstance(each.source, str | PathLike | bytes) for each in given)
         for _ in range(_ATTEMPTS if again else 0):
             try:
                 return await self._try(given)
-            except Removed:
+            except ContentRemoved:
                 continue
         return await self._try(given)
 
-    async def _try(self, given: list[Source]) -> list[Artifact]:
-        new: list[New] = []
-        taking = Taking(self._records.handle, self._records.known)
+    async def _try(self, given: list[ArtifactSource]) -> list[Artifact]:
+        new: list[NewArtifact] = []
+        taking = ContentUpload(self._records.handle, self._records.known)
         try:
             for source in given:
                 new += [await self._new(taking, source)]
@@ -147,7 +154,7 @@ class ArtifactsOperations:
                 await taking.drop(each.content)  # it had been registered already
         return [made[each.id].shown(each.id) for each in new]
 
-    async def _new(self, taking: Taking, given: Source) -> New:
+    async def _new(self, taking: ContentUpload, given: ArtifactSource) -> NewArtifact:
         id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
         actor = self._handle.guard.actor
         type_ = _check_text("type", given.type)
@@ -159,10 +166,10 @@ class ArtifactsOperations:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
         content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
         now = self._handle.now()
-        record = Record(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
-        return New(id, record, content)
+        record = ArtifactRecord(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
+        return NewArtifact(id, record, content)
 
-    async def _hooked(self, new: New) -> New:
+    async def _hooked(self, new: NewArtifact) -> NewArtifact:
         """Have hooks called, which may say other things about it."""
         record = new.record
         about = {name: getattr(record, name) for name in (*_ABOUT, "metadata")}
@@ -183,7 +190,7 @@ class ArtifactsOperations:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
 
-    @operation
+    @sync_and_async
     async def delete(self, id: str) -> None:
         """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
         The changes stay. Raises `NotFoundError`."""
@@ -192,30 +199,30 @@ class ArtifactsOperations:
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def get(self, id: str) -> Artifact:
         """What is known of an artifact. Raises `NotFoundError`."""
         return (await self._allowed(id, "read")).shown(id)
 
-    @operation
+    @sync_and_async
     async def read(self, id: str) -> bytes:
         """The whole content. Raises `CorruptError` if it is not what was registered."""
         return await self._records.pieces(id, await self._allowed(id, "read")).all()
 
-    @operation
+    @sync_and_async
     async def open(self, id: str) -> Any:
         """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
         last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
         pieces = self._records.pieces(id, await self._allowed(id, "read"))
-        return as_file(pieces) if isinstance(self, Sync) else AsyncContent(pieces)
+        return as_file(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
-    @operation
+    @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
         """Write the content to a file, in place of one that is there. Raises `CorruptError`, and leaves the file as it
         was, if the content is not what was registered."""
         await self._records.pieces(id, await self._allowed(id, "read")).save(Path(path))
 
-    @operation
+    @sync_and_async
     async def verify(self, id: str) -> Artifact:
         """Read all of the content, and raise `CorruptError` if it is not what was registered; `NotFoundError` if it was
         to be elsewhere, and is not."""
@@ -225,21 +232,21 @@ class ArtifactsOperations:
 
     # Changes made with artifacts --------------------------------------------------------------------------------
 
-    def using(self, *ids: str) -> Using:
+    def using(self, *ids: str) -> LinkBlock:
         """All state that is changed in this block is linked with these artifacts: `with store.artifacts.using(id): …`,
         or `async with`. Raises `NotFoundError`."""
         if not ids:
             raise InvalidError("a block uses an artifact at least", hint="Give its id")
-        return Using(self, ids)
+        return LinkBlock(self, ids)
 
-    @operation
-    async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[Linked]:
+    @sync_and_async
+    async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[ArtifactLink]:
         """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
         goes on. An identity is shown those of its own scopes."""
         await self._allowed(id, "read")
         count, actor = validation.count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
-        found: list[Linked] = []
+        found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             rows = await self._records.book.linked(artifact_links.CHANGE, id, after, page)
@@ -252,7 +259,7 @@ class ArtifactsOperations:
             after = str(rows[-1].key[4])
         return found[:count]
 
-    @operation
+    @sync_and_async
     async def of(
         self,
         scope: Scope | str | Any,
@@ -261,7 +268,7 @@ class ArtifactsOperations:
         version: int | None = None,
         after: str = "",
         limit: int = 100,
-    ) -> list[Linked]:
+    ) -> list[ArtifactLink]:
         """The artifacts that a scope's keys were changed with, or one key, or one version of it, in order of keys and
         versions. The scope is given as text, or as `store.state(…)`. `after` the cursor of the last one goes on."""
         guard = self._handle.guard
@@ -276,7 +283,7 @@ class ArtifactsOperations:
             if number is not None:
                 start = max(start, (artifact_links.from_version(number),))
                 stop = (artifact_links.from_version(number + 1),)
-        found: list[Linked] = []
+        found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
@@ -294,12 +301,12 @@ class ArtifactsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _allowed(self, id: str, action: Action) -> Record:
+    async def _allowed(self, id: str, action: Action) -> ArtifactRecord:
         """The record of an artifact that may be read or removed."""
         record, _ = await self._asked(id, action)
         return record
 
-    async def _asked(self, id: str, action: Action) -> tuple[Record, Permit]:
+    async def _asked(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
         """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
         one that is not."""
         guard = self._handle.guard
@@ -317,7 +324,7 @@ class ArtifactsOperations:
         for id in ids:
             await self._allowed(id, "read")
 
-    @operation
+    @sync_and_async
     async def list(
         self,
         *,
@@ -351,7 +358,7 @@ class ArtifactsOperations:
         return found[:count]
 
 
-class Using:
+class LinkBlock:
     """A block in which changes of state are linked with artifacts. See `Artifacts.using`."""
 
     def __init__(self, artifacts: ArtifactsOperations, ids: tuple[str, ...]) -> None:
@@ -360,7 +367,7 @@ class Using:
         self._linked: AbstractContextManager[None] = trace_context.linked(*ids)
 
     def __enter__(self) -> Self:
-        if not isinstance(self._artifacts, Sync):
+        if not isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of an AsyncStore is entered with `async with`")
         run(self._artifacts._check(self._ids))
         self._linked.__enter__()
@@ -370,7 +377,7 @@ class Using:
         self._linked.__exit__(*error)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._artifacts, Sync):
+        if isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of a Store is entered with `with`")
         await arun(self._artifacts._check(self._ids))
         self._linked.__enter__()
@@ -380,16 +387,16 @@ class Using:
         self._linked.__exit__(*error)
 
 
-class Artifacts(Sync, ArtifactsOperations):
+class Artifacts(SyncApi, ArtifactsOperations):
     """The artifacts of a store: `store.artifacts`."""
 
 
-class AsyncArtifacts(Async, ArtifactsOperations):
+class AsyncArtifacts(AsyncApi, ArtifactsOperations):
     """The same, for asyncio."""
 
 
-def _linked(made: artifact_links.Made, cursor: str) -> Linked:
-    return Linked(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
+def _linked(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
+    return ArtifactLink(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
 
 
 def _after(cursor: str) -> tuple[str, ...]:

@@ -19,17 +19,17 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Call
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import Stored, View, seen
-from holdfast.state.system_record import Changed, edited
+from holdfast.state.reader import ScopeView, StoredValue, seen
+from holdfast.state.system_record import RecordChange, edited
 
 CHUNK = PIECE - 64
 """How many bytes of content are stored at a time: as many as make one piece of a large value."""
@@ -38,7 +38,7 @@ LINES_OF = MARK + "content:"
 """What the names of the lines start with that hold content."""
 
 
-class Content(NamedTuple):
+class StoredContent(NamedTuple):
     """Content that was taken in: in memory if it is small, or in a line of its own (`token`), or nowhere."""
 
     sha256: str
@@ -48,14 +48,14 @@ class Content(NamedTuple):
     uri: str = ""
 
 
-class Binary(Protocol):
+class BinaryFile(Protocol):
     """A file that is read as bytes."""
 
     def read(self, size: int, /) -> bytes:
         """The next bytes; none at the end."""
 
 
-def content_line(handle: Handle, token: str) -> Line:
+def content_line(handle: StoreHandle, token: str) -> Line:
     """The line that holds some content."""
     return Line(handle.tenant, LINES_OF + token)
 
@@ -68,15 +68,15 @@ def inline(sha256: str) -> str:
 # Taking in ----------------------------------------------------------------------------------------------------------
 
 
-class Taking:
+class ContentUpload:
     """Takes content in."""
 
-    def __init__(self, handle: Handle, known: Callable[[str], Any]) -> None:
+    def __init__(self, handle: StoreHandle, known: Callable[[str], Any]) -> None:
         """`known` tells, awaited, whether content with this hash is kept already."""
         self._handle = handle
         self._known = known
 
-    async def take(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> Content:
+    async def take(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
         """Content from a path, from bytes, or from a file that is open; or what is to be known of what stays there."""
         if not keep:
             return await self._referred(source, sha256, size)
@@ -101,7 +101,7 @@ class Taking:
             )
         return found
 
-    async def _referred(self, source: object, sha256: str | None, size: int | None) -> Content:
+    async def _referred(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
         if not isinstance(source, str | os.PathLike):
             raise InvalidError(
                 "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
@@ -113,29 +113,29 @@ class Taking:
                     where=text[:80],
                     hint="sha256='…', size=…",
                 )
-            return Content(_checked(sha256), size, uri=text)
+            return StoredContent(_checked(sha256), size, uri=text)
         path = _local(source)
         with _opened(path) as file:
             digest, count = await _hashed(file)
         if sha256 not in (None, digest) or size not in (None, count):
             raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
-        return Content(digest, count, uri=path.absolute().as_uri())
+        return StoredContent(digest, count, uri=path.absolute().as_uri())
 
-    async def _stored(self, file: Binary) -> Content:
+    async def _stored(self, file: BinaryFile) -> StoredContent:
         start = await _start(file)
         first = await _read(file, CHUNK + 1)
         if len(first) <= CHUNK:
-            return Content(hashlib.sha256(first).hexdigest(), len(first), first)
+            return StoredContent(hashlib.sha256(first).hexdigest(), len(first), first)
         if start is not None:
             # What can be read twice is hashed first: content that is kept already is not stored to be dropped again.
-            await Call(lambda: file.seek(start))  # type: ignore[attr-defined]
+            await BlockingCall(lambda: file.seek(start))  # type: ignore[attr-defined]
             digest, count = await _hashed(file)
             if await self._known(digest):
-                return Content(digest, count)
-            await Call(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
+                return StoredContent(digest, count)
+            await BlockingCall(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
         return await self._in_pieces(file, first)
 
-    async def _in_pieces(self, file: Binary, first: bytes) -> Content:
+    async def _in_pieces(self, file: BinaryFile, first: bytes) -> StoredContent:
         token, whole, count = secrets.token_hex(16), hashlib.sha256(), 0
         piece, rest = first[:CHUNK], first[CHUNK:]
         number = 0
@@ -145,7 +145,7 @@ class Taking:
             count, number = count + len(piece), number + 1
             more = await _read(file, CHUNK - len(rest))
             piece, rest = rest + more, b""
-        found = Content(whole.hexdigest(), count, token=token)
+        found = StoredContent(whole.hexdigest(), count, token=token)
         if await self._known(found.sha256):
             await self.drop(found)
             return found._replace(token="")
@@ -154,14 +154,14 @@ class Taking:
     async def _put(self, token: str, number: int, piece: bytes) -> None:
         handle = self._handle
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             if number > (0 if view.point is None else view.point.seq + 1):
                 raise ConflictError("the content was removed while it was taken in", hint="Register it again")
-            return Changed({names.pack_key(_name(number)): handle.codec.pack(piece)})
+            return RecordChange({names.pack_key(_name(number)): handle.codec.pack(piece)})
 
         await handle.engine.rebaser.save(edited(handle, content_line(handle, token), "content", edit))
 
-    async def drop(self, content: Content) -> None:
+    async def drop(self, content: StoredContent) -> None:
         """Remove content again."""
         if content.token:
             await self._handle.engine.lines.delete(content_line(self._handle, content.token))
@@ -171,12 +171,12 @@ def _name(number: int) -> str:
     return f"{number:08d}"
 
 
-async def _read(file: Binary, size: int) -> bytes:
+async def _read(file: BinaryFile, size: int) -> bytes:
     """So many bytes; fewer at the end only."""
     found = b""
     while len(found) < size:
         left = size - len(found)
-        more = await Call(partial(file.read, left))
+        more = await BlockingCall(partial(file.read, left))
         if not isinstance(more, bytes):
             raise InvalidError(f"the file gives {type(more).__name__} and not bytes", hint="Open it with mode 'rb'")
         if not more:
@@ -188,13 +188,13 @@ async def _read(file: Binary, size: int) -> bytes:
 async def _start(file: Any) -> int | None:
     """Where a file stands that can be read again from there."""
     seekable = getattr(file, "seekable", None)
-    return await Call(file.tell) if seekable is not None and seekable() else None
+    return await BlockingCall(file.tell) if seekable is not None and seekable() else None
 
 
-async def _hashed(file: Binary) -> tuple[str, int]:
+async def _hashed(file: BinaryFile) -> tuple[str, int]:
     whole, count = hashlib.sha256(), 0
     while piece := await _read(file, CHUNK):
-        await Call(partial(whole.update, piece))
+        await BlockingCall(partial(whole.update, piece))
         count += len(piece)
     return whole.hexdigest(), count
 
@@ -234,12 +234,12 @@ def _opened(path: Path) -> IO[bytes]:
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-class Pieces:
+class ContentPieces:
     """The content of an artifact, piece by piece. The last piece is handed out once all of it was checked: whoever got
     the whole has read just what was registered."""
 
     def __init__(
-        self, handle: Handle, where: str, kept: Content, book: Line, deleted: Callable[[], Awaitable[bool]]
+        self, handle: StoreHandle, where: str, kept: StoredContent, book: Line, deleted: Callable[[], Awaitable[bool]]
     ) -> None:
         """`deleted` tells whether there is no such artifact any more."""
         self._deleted = deleted
@@ -290,7 +290,7 @@ class Pieces:
     async def _entry(self, line: Line, name: str) -> bytes:
         memo = await self._handle.engine.lines.fresh(line)
 
-        async def look(view: View) -> Stored | None:
+        async def look(view: ScopeView) -> StoredValue | None:
             return await view.stored(name)
 
         found = await seen(self._handle, line, None if memo is None else memo.point, look)
@@ -323,13 +323,13 @@ class Pieces:
         """Write it to a file, which is there, whole, once that has been checked, or not at all."""
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
-            with await Call(lambda: part.open("xb")) as file:
+            with await BlockingCall(lambda: part.open("xb")) as file:
                 while piece := await self.next():
-                    await Call(partial(file.write, piece))
-                await Call(file.flush)
-                await Call(lambda: os.fsync(file.fileno()))
-            await Call(lambda: part.replace(path))
-            await Call(lambda: flush_folder(path.parent))
+                    await BlockingCall(partial(file.write, piece))
+                await BlockingCall(file.flush)
+                await BlockingCall(lambda: os.fsync(file.fileno()))
+            await BlockingCall(lambda: part.replace(path))
+            await BlockingCall(lambda: flush_folder(path.parent))
         except OSError as error:
             raise InvalidError(f"the file cannot be written: {error}", where=str(path)) from error
         finally:
@@ -340,7 +340,7 @@ class Pieces:
 class _Raw(io.RawIOBase):
     """Content as a file."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: ContentPieces) -> None:
         self._pieces = pieces
         self._left = memoryview(b"")
 
@@ -360,7 +360,7 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-def as_file(pieces: Pieces) -> io.BufferedReader:
+def as_file(pieces: ContentPieces) -> io.BufferedReader:
     """Content as a file that is open for reading."""
     return io.BufferedReader(_Raw(pieces), CHUNK)
 
@@ -368,7 +368,7 @@ def as_file(pieces: Pieces) -> io.BufferedReader:
 class AsyncContent:
     """The content of an artifact, for asyncio: `async for piece in content`, or `await content.read()`."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: ContentPieces) -> None:
         self._pieces = pieces
 
     def __aiter__(self) -> AsyncContent:

@@ -8,21 +8,21 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
-from holdfast.backends.tables import LINES, LINKS, SPACES
+from holdfast.backends.tables import LINES, LINKS, TABLES
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Guards
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.hooks.feature_hooks import Calling
-from holdfast.security.handle import Handle
+from holdfast.hooks.feature_hooks import FeatureHooks
+from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.artifact_links import BOOK, CHANGE
-from holdfast.state.artifacts.content import LINES_OF, Content, Pieces, content_line, inline
-from holdfast.state.reader import View, seen
+from holdfast.state.artifacts.content import LINES_OF, ContentPieces, StoredContent, content_line, inline
+from holdfast.state.reader import ScopeView, seen
 from holdfast.state.session_guard import kept_by
-from holdfast.state.system_record import Book, Changed, Kept, Link, packed, records
+from holdfast.state.system_record import Link, RecordChange, StoredRecord, SystemRecordLine, packed, records
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
@@ -57,7 +57,7 @@ class Artifact(NamedTuple):
 
 
 @dataclass
-class Record:
+class ArtifactRecord:
     """What is kept of an artifact."""
 
     type: str
@@ -75,7 +75,7 @@ class Record:
     small: bytes = b""
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Record:
+    def of(cls, stored: Mapping[str, Any]) -> ArtifactRecord:
         """A record as it was stored."""
         return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
 
@@ -107,38 +107,38 @@ class Record:
         return [("sha256", self.sha256, id), *((kind, name, id) for kind, name in named.items() if name)]
 
 
-class New(NamedTuple):
+class NewArtifact(NamedTuple):
     """An artifact to be registered."""
 
     id: str
-    record: Record
-    content: Content
-    call: Calling | None = None
+    record: ArtifactRecord
+    content: StoredContent
+    call: FeatureHooks | None = None
     """What hooks did with it."""
 
 
-class Removed(ConflictError):
+class ContentRemoved(ConflictError):
     """Content that was not taken in, since it was kept already, is so no longer."""
 
 
-class Records:
+class ArtifactRecords:
     """The records of artifacts."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self.handle = kept_by(handle)
-        self.book = Book(self.handle, BOOK)
+        self.book = SystemRecordLine(self.handle, BOOK)
         self._engine = handle.engine
 
-    async def get(self, id: str) -> Record:
+    async def get(self, id: str) -> ArtifactRecord:
         """A record. Raises `NotFoundError`."""
         found = await self.book.get([id])
         if id not in found:
             raise no_artifact(id)
-        return Record.of(found[id].value)
+        return ArtifactRecord.of(found[id].value)
 
-    async def several(self, ids: Sequence[str]) -> dict[str, Record]:
+    async def several(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
         """Those that are there."""
-        return {id: Record.of(found.value) for id, found in (await self.book.get(ids)).items()}
+        return {id: ArtifactRecord.of(found.value) for id, found in (await self.book.get(ids)).items()}
 
     async def known(self, sha256: str) -> bool:
         """Whether content with this hash is kept already."""
@@ -160,30 +160,30 @@ class Records:
         """A page of the ids of all artifacts, in order."""
         memo = await self._engine.lines.fresh(self.book.line)
 
-        async def look(view: View) -> list[str]:
+        async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
 
         return await seen(self.handle, self.book.line, None if memo is None else memo.point, look)
 
-    def pieces(self, id: str, record: Record) -> Pieces:
+    def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
         """The content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
-        content = Content(record.sha256, record.size, small, record.token, record.uri)
+        content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
 
         async def deleted() -> bool:
             there = (await self.several([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
-        return Pieces(self.handle, f"artifact {id!r}", content, self.book.line, deleted)
+        return ContentPieces(self.handle, f"artifact {id!r}", content, self.book.line, deleted)
 
     # Registering ------------------------------------------------------------------------------------------------
 
-    async def register(self, new: Sequence[New]) -> dict[str, Record]:
+    async def register(self, new: Sequence[NewArtifact]) -> dict[str, ArtifactRecord]:
         """Register artifacts, all or none. One that is there with the same content stays as it is."""
-        made: dict[str, Record] = {}
+        made: dict[str, ArtifactRecord] = {}
         lines: set[Line] = set()
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             made.clear()
             lines.clear()
             changed = _Registered(self, view)
@@ -216,12 +216,12 @@ class Records:
         """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
         gone: list[Line] = []
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             gone.clear()
             found = (await records(self.handle, view, [id])).get(id)
             if found is None:
                 raise no_artifact(id)
-            record = Record.of(found.value)
+            record = ArtifactRecord.of(found.value)
             removed, rows = [names.pack_key(id)], self.book.filed(record.links(id), [], view.now)
             rows.append(Delete(LINKS, (*self.book.line, CHANGE, id)))
             if record.token:
@@ -233,9 +233,9 @@ class Records:
                     removed.append(names.pack_key(inline(record.sha256)))
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
-                    rows += (Delete(space, tuple(gone[0])) for space in SPACES)
+                    rows += (Delete(space, tuple(gone[0])) for space in TABLES)
             event = Event("artifact", self.handle.guard.actor, "delete", id)
-            return Changed(removed=removed, events=[event], rows=rows)
+            return RecordChange(removed=removed, events=[event], rows=rows)
 
         await self.book.change("delete", edit, guards)
         self._engine.ground.cache.forget(*gone)
@@ -253,9 +253,9 @@ class Records:
                 old.append(line)
         gone: list[Line] = []
 
-        async def edit(_: View) -> Changed:
+        async def edit(_: ScopeView) -> RecordChange:
             gone[:] = [line for line in old if not await self._used(line)]
-            return Changed(rows=[Delete(space, tuple(line)) for line in gone for space in SPACES])
+            return RecordChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
 
         if old:
             await self.book.change("sweep", edit)
@@ -269,20 +269,20 @@ class Records:
 class _Registered:
     """What is worked out at an attempt to register artifacts."""
 
-    def __init__(self, found: Records, view: View) -> None:
+    def __init__(self, found: ArtifactRecords, view: ScopeView) -> None:
         self._records = found
         self._view = view
         self._put: dict[str, Any] = {}
         self._rows: list[Change] = []
         self._events: list[Event] = []
-        self._first: dict[str, tuple[str, Record]] = {}
+        self._first: dict[str, tuple[str, ArtifactRecord]] = {}
         """By the hash of what is kept: an artifact that has it."""
         self.lines: set[Line] = set()
 
-    async def add(self, new: New, there: Kept | None) -> Record:
+    async def add(self, new: NewArtifact, there: StoredRecord | None) -> ArtifactRecord:
         """One more. Returns its record."""
         if there is not None:
-            old = Record.of(there.value)
+            old = ArtifactRecord.of(there.value)
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
                 return old
             raise ConflictError(
@@ -310,7 +310,7 @@ class _Registered:
         self._events.append(event)
         return record
 
-    async def _keep(self, new: New, same: tuple[str, Record] | None) -> None:
+    async def _keep(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
         record, content = new.record, new.content
         if content.small is not None and content.size <= SMALL:
             record.content, record.small = IN_RECORD, content.small
@@ -341,11 +341,11 @@ class _Registered:
             if rows:
                 ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
         for id, there in (await records(self._records.handle, self._view, list(ids))).items():
-            self._first[ids[id]] = (id, Record.of(there.value))
+            self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
 
-    def changed(self) -> Changed:
+    def changed(self) -> RecordChange:
         """All of it."""
-        return Changed(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
+        return RecordChange(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
 
 
 def no_artifact(id: str) -> NotFoundError:
@@ -353,5 +353,5 @@ def no_artifact(id: str) -> NotFoundError:
     return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 
-def _removed_meanwhile() -> Removed:
-    return Removed("the same content, which was kept already, was removed meanwhile", hint="Register it again")
+def _removed_meanwhile() -> ContentRemoved:
+    return ContentRemoved("the same content, which was kept already, was removed meanwhile", hint="Register it again")

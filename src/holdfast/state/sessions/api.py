@@ -14,18 +14,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.scope_state import AsyncState, State
-from holdfast.state.sessions.lifecycle import EXPIRED, Collected, Ends
-from holdfast.state.sessions.records import OnEnd, Record, Records, Status
+from holdfast.state.sessions.lifecycle import EXPIRED, SessionLifecycle, SessionReport
+from holdfast.state.sessions.records import OnEnd, SessionRecord, SessionRecords, Status
 
 S = TypeVar("S", bound="SessionOperations")
 
@@ -40,7 +40,7 @@ _STATUSES = ("active", "expired", "ended", "archived")
 class SessionOperations:
     """A session as it was when it was asked for. `Session` and `AsyncSession` have these as methods."""
 
-    def __init__(self, handle: Handle, id: str, record: Record, status: Status) -> None:
+    def __init__(self, handle: StoreHandle, id: str, record: SessionRecord, status: Status) -> None:
         self._handle = handle
         self._record = record
         self.id = id
@@ -90,13 +90,13 @@ class SessionOperations:
         """Who started it; empty for the store's owner."""
         return self._record.by
 
-    @operation
+    @sync_and_async
     async def touch(self) -> None:
         """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
         managing = _Managing(self._handle)
         await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
 
-    @operation
+    @sync_and_async
     async def end(self, reason: str = "") -> None:
         """End it, and have its state deleted, archived or kept as was agreed. Again is no failure."""
         await self._end(reason)
@@ -106,7 +106,7 @@ class SessionOperations:
         self._record, self.status = done, "archived" if done.archived else "ended"
 
 
-class Session(Sync, SessionOperations):
+class Session(SyncApi, SessionOperations):
     """A session: `with store.sessions.start(user="alice") as session: session.state["seen"] = 1`."""
 
     @property
@@ -121,7 +121,7 @@ class Session(Sync, SessionOperations):
         self.end()
 
 
-class AsyncSession(Async, SessionOperations):
+class AsyncSession(AsyncApi, SessionOperations):
     """The same, for asyncio: `async with await store.sessions.start() as session: …`."""
 
     @property
@@ -144,10 +144,10 @@ class _Managing:
     scope as a whole.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
-        self.records = Records(handle)
-        self.ends = Ends(self.records)
+        self.records = SessionRecords(handle)
+        self.ends = SessionLifecycle(self.records)
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
     def knows(self, root: Scope) -> bool:
@@ -170,14 +170,14 @@ class _Managing:
         """`DeniedError` if it may not do something with all sessions: who may write the global scope may."""
         await self.handle.guard.allow("write", Scope(), ())
 
-    async def get(self, id: str, action: Action, *, inside: bool = False) -> Record:
+    async def get(self, id: str, action: Action, *, inside: bool = False) -> SessionRecord:
         """A session that it may do this with. One that is not there and one that it may not know of look the same."""
         id = self.handle.guard.key("sessions", id, "id of a session")
         found = (await self.records.several([id])).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
         return await self.records.get(id) if found is None else found
 
-    async def end(self, id: str, reason: str) -> Record:
+    async def end(self, id: str, reason: str) -> SessionRecord:
         """End one."""
         await self.get(id, "write")
         if reason == EXPIRED:
@@ -190,10 +190,10 @@ class SessionsOperations(Generic[S]):
 
     _made: type[S]
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    @operation
+    @sync_and_async
     async def start(
         self,
         id: str | None = None,
@@ -221,7 +221,7 @@ class SessionsOperations(Generic[S]):
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
         state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
-        record = Record(
+        record = SessionRecord(
             str(root),
             str(state),
             self._handle.now(),
@@ -236,7 +236,7 @@ class SessionsOperations(Generic[S]):
         await managing.ends.start(name, record)
         return self._session(name, record, "active")
 
-    @operation
+    @sync_and_async
     async def get(self, id: str) -> S:
         """A session. Raises `NotFoundError`."""
         managing = _Managing(self._handle)
@@ -244,7 +244,7 @@ class SessionsOperations(Generic[S]):
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
 
-    @operation
+    @sync_and_async
     async def resume(self, id: str) -> S:
         """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
         again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
@@ -252,13 +252,13 @@ class SessionsOperations(Generic[S]):
         await managing.get(id, "write")
         return self._session(id, await managing.ends.resume(id), "active")
 
-    @operation
+    @sync_and_async
     async def touch(self, id: str) -> None:
         """Show a sign of life. Raises `DeniedError` if the session has ended."""
         managing = _Managing(self._handle)
         await managing.ends.touch(id, await managing.get(id, "write", inside=True))
 
-    @operation
+    @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
         """Give a session further entries of metadata, or others in place of those it has."""
         managing = _Managing(self._handle)
@@ -268,13 +268,13 @@ class SessionsOperations(Generic[S]):
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
 
-    @operation
+    @sync_and_async
     async def end(self, id: str, reason: str = "") -> S:
         """End a session, and have its state deleted, archived or kept as was agreed. Again is no failure."""
         done = await _Managing(self._handle).end(id, reason)
         return self._session(id, done, "archived" if done.archived else "ended")
 
-    @operation
+    @sync_and_async
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
         """The state that an archived session had when it ended; of its own scope, or of another inside it."""
         managing = _Managing(self._handle)
@@ -294,7 +294,7 @@ class SessionsOperations(Generic[S]):
             if not 0 < stored.expires <= now
         }
 
-    @operation
+    @sync_and_async
     async def list(
         self,
         *,
@@ -335,8 +335,8 @@ class SessionsOperations(Generic[S]):
         await self._handle.guard.saw(managing.own, ())
         return found[:count]
 
-    @operation
-    async def collect(self, limit: int = 1000) -> Collected:
+    @sync_and_async
+    async def collect(self, limit: int = 1000) -> SessionReport:
         """End the sessions whose time is up, each as was agreed, and forget those that ended longer ago than they are
         kept for; at most so many are looked at. Safe while they are used: one that has come back to life is left alone.
         """
@@ -344,14 +344,14 @@ class SessionsOperations(Generic[S]):
         await managing.allow_all()
         return await managing.ends.collect(validation.count(limit, "limit"))
 
-    @operation
+    @sync_and_async
     async def delete(self, id: str) -> None:
         """Remove a session for good: its state, its archive, and the record that there was one."""
         managing = _Managing(self._handle)
         await managing.get(id, "write")
         await managing.ends.delete(id)
 
-    def _session(self, id: str, record: Record, status: Status) -> S:
+    def _session(self, id: str, record: SessionRecord, status: Status) -> S:
         return self._made(self._handle, id, record, status)
 
 
@@ -361,7 +361,7 @@ def _after(ids: list[str], after: str) -> list[str]:
     return ids[start : start + _PAGE]
 
 
-async def _page(records: Records, link: tuple[str, str], after: str) -> list[str]:
+async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> list[str]:
     """The next ids in order, at most as many as a page has."""
     kind, name = link
     if name:
@@ -372,13 +372,13 @@ async def _page(records: Records, link: tuple[str, str], after: str) -> list[str
     return sorted(every, key=str.encode)[:_PAGE]
 
 
-class Sessions(Sync, SessionsOperations[Session]):
+class Sessions(SyncApi, SessionsOperations[Session]):
     """The sessions of a store: `store.sessions`."""
 
     _made = Session
 
 
-class AsyncSessions(Async, SessionsOperations[AsyncSession]):
+class AsyncSessions(AsyncApi, SessionsOperations[AsyncSession]):
     """The same, for asyncio."""
 
     _made = AsyncSession

@@ -13,24 +13,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
-from holdfast.backends.tables import LINES, LINKS, REFS, SPACES
+from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
-from holdfast.engine.append import Saving
-from holdfast.engine.branch_graph import Place
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Guards, both_guards
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.row_format import Line, info_row
-from holdfast.engine.step_info import Head
+from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
-from holdfast.hooks.feature_hooks import Calling, calling
+from holdfast.hooks.feature_hooks import FeatureHooks, calling
 from holdfast.security.audit.retain import removal
 from holdfast.state import keys as names
-from holdfast.state.reader import Stored, View, seen
+from holdfast.state.reader import ScopeView, StoredValue, seen
 from holdfast.state.session_guard import mark, not_ended
-from holdfast.state.sessions.records import Record, Records, Seen, moment
-from holdfast.state.system_record import Changed, edited, packed, records
+from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, moment
+from holdfast.state.system_record import RecordChange, edited, packed, records
 
 _ATTEMPTS = 100
 """How often an end is tried anew because somebody was at work meanwhile."""
@@ -47,7 +47,7 @@ _WHILE = 3600 * 10**9
 _TOUCHED = "\0touched"
 
 
-class Collected(NamedTuple):
+class SessionReport(NamedTuple):
     """What a collection of sessions came to."""
 
     ended: int = 0
@@ -69,13 +69,13 @@ class _Called(NamedTuple):
 
     point: str
     version: int
-    call: Calling
+    call: FeatureHooks
 
 
-class Ends:
+class SessionLifecycle:
     """Ends sessions, restores them, and collects those whose time is up."""
 
-    def __init__(self, found: Records) -> None:
+    def __init__(self, found: SessionRecords) -> None:
         self._records = found
         self._handle = found.handle
         self._book = found.book
@@ -84,7 +84,7 @@ class Ends:
 
     # Ending -----------------------------------------------------------------------------------------------------
 
-    async def end(self, id: str, reason: str = "") -> Record:
+    async def end(self, id: str, reason: str = "") -> SessionRecord:
         """End a session as was agreed when it started. One that has ended stays as it is."""
         await self._end(id, reason, only_expired=False)
         self._drop()
@@ -118,13 +118,13 @@ class Ends:
                 return True
         raise _busy(id)
 
-    async def _called(self, called: _Called | None, point: str, id: str, record: Record) -> _Called:
+    async def _called(self, called: _Called | None, point: str, id: str, record: SessionRecord) -> _Called:
         """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
         return _Called(point, record.version, await self._call(point, id, record))
 
-    async def _call(self, point: str, id: str, record: Record) -> Calling:
+    async def _call(self, point: str, id: str, record: SessionRecord) -> FeatureHooks:
         """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
         return await calling(
             self._engine,
@@ -138,7 +138,14 @@ class Ends:
         )
 
     async def _ended(
-        self, id: str, record: Record, lines: Sequence[Seen], reason: str, call: Calling, *, strict: bool
+        self,
+        id: str,
+        record: SessionRecord,
+        lines: Sequence[SessionLine],
+        reason: str,
+        call: FeatureHooks,
+        *,
+        strict: bool,
     ) -> None:
         now = self._handle.now()
         archives, takes = record.on_end == "archive", record.on_end != "keep"
@@ -171,7 +178,7 @@ class Ends:
         if record.on_end == "delete":
             self._gone.update(each.line for each in lines)
 
-    def _removing(self, lines: Sequence[Seen], guards: Guards) -> tuple[list[Saving], Guards | None]:
+    def _removing(self, lines: Sequence[SessionLine], guards: Guards) -> tuple[list[AppendRequest], Guards | None]:
         """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
         nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
         every = [each.line for each in lines]
@@ -183,7 +190,7 @@ class Ends:
                 raise _Moved
             unchanged = [condition for each in lines for condition in each.unchanged()]
             held = await unheld(self._engine.ground.backend, every)
-            gone = (Delete(space, tuple(line)) for line in every for space in SPACES)
+            gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
             return [*await guards(again), *unchanged, *held, *gone]
 
         return [], changes
@@ -193,35 +200,40 @@ class Ends:
         (rows,) = await self._engine.ground.backend.read([Get(LINES, [tuple(line)])])
         return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
 
-    def _archiving(self, each: Seen, done: Record, strict: bool) -> Saving:
+    def _archiving(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
         """The step that takes all keys of a line away, and has the one before it stay."""
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             if strict and view.point != each.point:
                 raise _Moved
             if view.point is None:
-                return Changed()
+                return RecordChange()
             done.lines[each.line.name] = view.point.seq + 1
             gone = []
             for key, stored in (await _content(view)).items():
                 gone += [names.pack_key(key)] + [names.pack_ttl(key)] * bool(stored.expires)
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
-            return Changed(removed=gone, rows=[Put(REFS, pin)])
+            return RecordChange(removed=gone, rows=[Put(REFS, pin)])
 
         return edited(self._handle, each.line, "archive", edit)
 
     def _recording(
-        self, id: str, old: Record | None, new: Record | None, action: str, call: Calling | None = None
-    ) -> Callable[[View], Awaitable[Changed]]:
+        self,
+        id: str,
+        old: SessionRecord | None,
+        new: SessionRecord | None,
+        action: str,
+        call: FeatureHooks | None = None,
+    ) -> Callable[[ScopeView], Awaitable[RecordChange]]:
         """The edit that puts a new record in an old one's place, if that is as it was."""
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             there = (await records(self._handle, view, [id])).get(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _Moved
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
-            return Changed(
+            return RecordChange(
                 {} if new is None else packed(self._handle, {id: new.stored()}),
                 [names.pack_key(id)] if new is None else (),
                 self._events(id, action, call),
@@ -230,7 +242,7 @@ class Ends:
 
         return edit
 
-    def _events(self, id: str, action: str, call: Calling | None) -> list[Event]:
+    def _events(self, id: str, action: str, call: FeatureHooks | None) -> list[Event]:
         event = Event("session", self._handle.guard.actor, action, id)
         if call is None:
             return [event]
@@ -246,7 +258,7 @@ class Ends:
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
-    async def start(self, id: str, record: Record) -> None:
+    async def start(self, id: str, record: SessionRecord) -> None:
         """Begin a session. `ConflictError` if there is one of this id."""
         record.due = record.expires(record.started)
         try:
@@ -261,7 +273,7 @@ class Ends:
                 hint="Resume it, or start one of another id",
             ) from None
 
-    async def change(self, id: str, action: str, change: Callable[[Record], Record]) -> Record:
+    async def change(self, id: str, action: str, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
         """Change a record."""
         for _ in range(_ATTEMPTS):
             old = await self._records.get(id)
@@ -273,20 +285,20 @@ class Ends:
             return new
         raise _busy(id)
 
-    async def touch(self, id: str, record: Record, call: Calling | None = None) -> None:
+    async def touch(self, id: str, record: SessionRecord, call: FeatureHooks | None = None) -> None:
         """A sign of life. `DeniedError` if it has ended."""
         handle, action = self._handle, "touch" if call is None else "resume"
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
-            return Changed(put, events=self._events(id, action, call))
+            return RecordChange(put, events=self._events(id, action, call))
 
         guards = both_guards(self._book.guards, not_ended(handle, record.root))
         (head,) = await self._engine.rebaser.save(edited(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
             _done(call, head)
 
-    async def resume(self, id: str) -> Record:
+    async def resume(self, id: str) -> SessionRecord:
         """Have a session go on: a sign of life, or all it had when it ended."""
         called: _Called | None = None
         with trace_context.correlation():
@@ -317,7 +329,7 @@ class Ends:
                 return record
         raise _busy(id)
 
-    async def _restored(self, id: str, record: Record, call: Calling) -> Record:
+    async def _restored(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
         now, metadata = self._handle.now(), _metadata(call)
         new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata, held=False)
         new.due = new.expires(new.started)
@@ -330,25 +342,25 @@ class Ends:
         _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
         return new
 
-    def _restoring(self, line: Line, count: int) -> Saving:
+    def _restoring(self, line: Line, count: int) -> AppendRequest:
         """The step that gives a line back what it had after so many steps."""
 
-        async def edit(_: View) -> Changed:
+        async def edit(_: ScopeView) -> RecordChange:
             point, content = await self._then(line, count)
             put: dict[bytes, Packed] = {}
             for key, stored in content.items():
                 put[names.pack_key(key)] = stored.entry.value
                 if stored.expires:
                     put[names.pack_ttl(key)] = self._handle.codec.pack(stored.expires)
-            return Changed(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+            return RecordChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
 
         return edited(self._handle, line, "restore", edit)
 
-    async def _then(self, line: Line, count: int) -> tuple[str, dict[str, Stored]]:
-        point = await self._engine.lines.find(line, Place(0, count - 1))
+    async def _then(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
+        point = await self._engine.lines.find(line, Position(0, count - 1))
         return point.id, await seen(self._handle, line, point, _content)
 
-    async def archived(self, line: Line, record: Record) -> dict[str, Stored]:
+    async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
         """What a line of an archived session had when that ended."""
         count = record.lines.get(line.name, 0)
         return (await self._then(line, count))[1] if count else {}
@@ -368,7 +380,7 @@ class Ends:
             return self._drop()
         raise _busy(id)
 
-    async def _forget(self, id: str, record: Record) -> None:
+    async def _forget(self, id: str, record: SessionRecord) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
@@ -381,7 +393,7 @@ class Ends:
         await self._engine.rebaser.save(*savings, saving)
         self._gone.update(each.line for each in lines)
 
-    async def collect(self, limit: int) -> Collected:
+    async def collect(self, limit: int) -> SessionReport:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
         stop = (moment(self._handle.now() + 1),)
         query = Scan(LINKS, (*self._book.line, "due"), stop=stop, limit=limit, bodies=False)
@@ -409,7 +421,7 @@ class Ends:
                 held.append(id)
         self._drop()
         await self._put_off(spared, held)
-        return Collected(ended, forgotten, len(spared), len(held))
+        return SessionReport(ended, forgotten, len(spared), len(held))
 
     async def _put_off(self, spared: Sequence[str], held: Sequence[str]) -> None:
         """Look at sessions that are alive again when their time may be up, and at others after a while."""
@@ -423,7 +435,7 @@ class Ends:
         if not later:
             return
 
-        async def edit(view: View) -> Changed:
+        async def edit(view: ScopeView) -> RecordChange:
             put: dict[str, Any] = {}
             rows: list[Change] = []
             for id, there in (await records(self._handle, view, list(later))).items():
@@ -431,21 +443,21 @@ class Ends:
                     new = replace(found[id], due=later[id], held=id in held)
                     put[id] = new.stored()
                     rows += self._book.filed(found[id].links(id), new.links(id), view.now)
-            return Changed(packed(self._handle, put), rows=rows)
+            return RecordChange(packed(self._handle, put), rows=rows)
 
         await self._book.change("put off", edit)
 
 
-def _metadata(call: Calling) -> dict[str, Any]:
+def _metadata(call: FeatureHooks) -> dict[str, Any]:
     """A session's metadata as hooks left it."""
     return dict(validation.mapping(call.value, "metadata"))
 
 
-def _done(call: Calling, head: Head) -> None:
+def _done(call: FeatureHooks, head: StepInfo) -> None:
     call.done(head.point.seq + 1, head.point.id)
 
 
-async def _content(view: View) -> dict[str, Stored]:
+async def _content(view: ScopeView) -> dict[str, StoredValue]:
     """All keys of a scope, also those that have expired and are still there."""
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.stored(key) for key in keys}

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Info, Line, Point, info_of
+from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
 from holdfast.errors import NotFoundError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 from holdfast.state.session_guard import inside, kept_by
-from holdfast.state.system_record import Book, Link
+from holdfast.state.system_record import Link, SystemRecordLine
 
 BOOK = "sessions"
 """The name of the line that holds the records."""
@@ -28,7 +28,7 @@ _BACK = 64
 
 
 @dataclass
-class Record:
+class SessionRecord:
     """What is kept of a session. Times are in nanoseconds since 1970, lengths in nanoseconds; 0 for none."""
 
     scope: str
@@ -56,7 +56,7 @@ class Record:
     out of date if this is another. Values would not tell: 1 is like True, and NaN unlike itself."""
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any], version: int) -> Record:
+    def of(cls, stored: Mapping[str, Any], version: int) -> SessionRecord:
         """A record as it was stored."""
         there = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
         return cls(**there | {"version": version})
@@ -98,12 +98,12 @@ def moment(time: int) -> str:
     return f"{time:020d}"
 
 
-class Seen(NamedTuple):
+class SessionLine(NamedTuple):
     """A line of a session's as it was found."""
 
     line: Line
-    info: Info | None
-    point: Point | None
+    info: LineInfo | None
+    point: StepRef | None
     active: int
     """When it was last written to; 0 for never."""
     trace: Expect | None = None
@@ -118,14 +118,14 @@ class Seen(NamedTuple):
         ]
 
 
-class Records:
+class SessionRecords:
     """The records of sessions, as somebody sees them whom the guard was asked about."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: StoreHandle) -> None:
         self.handle = kept_by(handle)
-        self.book = Book(self.handle, BOOK)
+        self.book = SystemRecordLine(self.handle, BOOK)
 
-    async def get(self, id: str) -> Record:
+    async def get(self, id: str) -> SessionRecord:
         """A record. Raises `NotFoundError`."""
         found = await self.several([id])
         if id not in found:
@@ -134,9 +134,9 @@ class Records:
             )
         return found[id]
 
-    async def several(self, ids: Sequence[str]) -> dict[str, Record]:
+    async def several(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
         """Those that are there."""
-        return {id: Record.of(*found) for id, found in (await self.book.get(ids)).items()}
+        return {id: SessionRecord.of(*found) for id, found in (await self.book.get(ids)).items()}
 
     async def waiting(self) -> list[str]:
         """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
@@ -145,7 +145,7 @@ class Records:
         pages = await self.handle.engine.ground.backend.read([due, held])
         return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
 
-    async def lines(self, roots: Sequence[Scope]) -> list[list[Seen]]:
+    async def lines(self, roots: Sequence[Scope]) -> list[list[SessionLine]]:
         """For each of some sessions, its lines as they are now: first that of its own scope, which need not be there,
         then those of the scopes inside it."""
         if not roots:
@@ -171,27 +171,27 @@ class Records:
         there = {row.key: row.columns for row in rows}
         return [Expect(LINKS, key, there.get(key)) for key in keys]
 
-    async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> Seen:
-        point = Point.of(last[0]) if last else None
+    async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> SessionLine:
+        point = StepRef.of(last[0]) if last else None
         info = info_of(infos[0]) if infos else None
         active = point
         if point is not None and point.kind == LAPSE:
             active = await self._last_sign(line)
-        return Seen(line, info, point, 0 if active is None else active.time)
+        return SessionLine(line, info, point, 0 if active is None else active.time)
 
-    async def _last_sign(self, line: Line) -> Point | None:
+    async def _last_sign(self, line: Line) -> StepRef | None:
         """The last step that was made by somebody, and not to take expired keys away."""
         stop: tuple[int, ...] = ()
         while True:
             (rows,) = await self.handle.engine.ground.backend.read([_last(line, _BACK)._replace(stop=stop)])
             for row in rows:
-                if (point := Point.of(row)).kind != LAPSE:
+                if (point := StepRef.of(row)).kind != LAPSE:
                     return point
             if len(rows) < _BACK:
                 return None
             stop = (int(rows[-1].key[3]),)
 
-    async def expiries(self, records: Sequence[Record]) -> list[tuple[int, list[Seen]]]:
+    async def expiries(self, records: Sequence[SessionRecord]) -> list[tuple[int, list[SessionLine]]]:
         """When the time of each is up, 0 for never, and its lines as they are now."""
         seen = await self.lines([record.root for record in records])
         return [
@@ -199,7 +199,7 @@ class Records:
             for record, lines in zip(records, seen, strict=True)
         ]
 
-    async def status(self, records: Sequence[Record]) -> list[Status]:
+    async def status(self, records: Sequence[SessionRecord]) -> list[Status]:
         """How each is doing."""
         now = self.handle.now()
         waiting = [record for record in records if not record.ended and (record.held or 0 < record.due <= now)]

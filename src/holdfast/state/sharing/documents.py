@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.codec import msgpack
 from holdfast.engine import validation
-from holdfast.engine.model.merge import Clash as PackedClash
-from holdfast.engine.model.merge import Resolution, Resolver, merge, ours, theirs, union
+from holdfast.engine.model.merge import PackedConflict as PackedClash
+from holdfast.engine.model.merge import PackedResolution, Resolver, merge, ours, theirs, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.history.merge import LEAVE, Clash
+from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
-from holdfast.state.history import Past
+from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Change
-from holdfast.state.reader import Stored, View, viewed
+from holdfast.state.reader import ScopeView, StoredValue, viewed
 from holdfast.state.sharing.polling import until
-from holdfast.state.sharing.resource import Place
-from holdfast.state.writer import Write, pack_value, write
+from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.writer import KeyWrite, pack_value, write
 
 CONTENT = "content"
 """The key that holds a document; and that of its scope that one needs the right to."""
 
-Settle: TypeAlias = Literal["union", "mine", "theirs", "refuse"] | Callable[[Clash], Any]
+Settle: TypeAlias = Literal["union", "mine", "theirs", "refuse"] | Callable[[MergeConflict], Any]
 """What is done where two edits changed the same thing."""
 
 _SHOWN = 8
 
 
-class Revision(NamedTuple):
+class DocumentVersion(NamedTuple):
     """A document at a version; at version 0 it is not there yet, and `value` is None."""
 
     value: Any
@@ -47,7 +47,7 @@ class Revision(NamedTuple):
 class DocumentOperations:
     """What can be done with a document. `Document` and `AsyncDocument` have these as methods."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SharedResource) -> None:
         self._place = place
 
     def __repr__(self) -> str:
@@ -58,8 +58,8 @@ class DocumentOperations:
         """The scope that stands for the document: who may read it may read, who may read and write it may edit."""
         return self._place.scope
 
-    @operation
-    async def read(self, version: int | None = None) -> Revision:
+    @sync_and_async
+    async def read(self, version: int | None = None) -> DocumentVersion:
         """The document as it is, or as it was at a version; with its version, for `save`."""
         await self._place.may("read", CONTENT)
         if version is None:
@@ -69,24 +69,24 @@ class DocumentOperations:
         await self._place.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @operation
-    async def edit(self, function: Change, default: Any = None) -> Revision:
+    @sync_and_async
+    async def edit(self, function: Change, default: Any = None) -> DocumentVersion:
         """Have a function make the new value of the current one, or of the default if there is none. If another was
         first, it is called again with what that one made. It may change what it is given, and returns the new value."""
         await self._place.may("read", CONTENT)
         handle, made = self._place.for_(CONTENT), list[Any]()
         packed = pack_value(handle, CONTENT, default)
 
-        async def edited(live: Stored | None) -> Packed:
+        async def edited(live: StoredValue | None) -> Packed:
             # The default is made anew each time, too: the function may change it.
             made.append(function(unpack(handle.codec, packed if live is None else live.entry.value)))
             return pack_value(handle, CONTENT, made[-1])
 
-        (done,) = await write(handle, {self._place.own: [Write(CONTENT, "edit", compute=edited)]})
-        return Revision(made[-1], done.version)
+        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=edited)]})
+        return DocumentVersion(made[-1], done.version)
 
-    @operation
-    async def save(self, value: Any, base: int, *, settle: Settle = "union") -> Revision:
+    @sync_and_async
+    async def save(self, value: Any, base: int, *, settle: Settle = "union") -> DocumentVersion:
         """Save a value that was made from a version, merged with what others made of that since. Returns what it then
         is.
 
@@ -94,14 +94,14 @@ class DocumentOperations:
         what is done: with `"union"`, lists and texts keep the items and lines of both, the others' first; what is
         neither is refused, as all is with `"refuse"`: `ConflictError`, and nothing is saved. `"mine"` and `"theirs"`
         take that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`,
-        or `LEAVE` to refuse it.
+        or `UNRESOLVED` to refuse it.
         """
         await self._place.may("read", CONTENT)
         handle, version = self._place.for_(CONTENT), validation.count(base, "version")
         resolver = self._resolver(settle)
         mine, made = pack_value(handle, CONTENT, value), list[Packed]()
 
-        async def merged(live: Stored | None) -> Packed:
+        async def merged(live: StoredValue | None) -> Packed:
             if live is None or live.version == version:
                 if live is None and version:
                     raise ConflictError(
@@ -113,16 +113,16 @@ class DocumentOperations:
             made.append(self._merged(start, live, mine, resolver))
             return made[-1]
 
-        (done,) = await write(handle, {self._place.own: [Write(CONTENT, "edit", compute=merged)]})
-        return Revision(unpack(handle.codec, made[-1]), done.version)
+        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=merged)]})
+        return DocumentVersion(unpack(handle.codec, made[-1]), done.version)
 
-    @operation
-    async def wait(self, after: int, timeout: float | None = None) -> Revision | None:
+    @sync_and_async
+    async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
         """The document, as soon as it has a later version; None if it had none within so many seconds."""
         version = validation.count(after, "version")
         await self._place.may("read", CONTENT)
 
-        async def look() -> Revision | None:
+        async def look() -> DocumentVersion | None:
             found = await self._now()
             return found if found.version > version else None
 
@@ -130,37 +130,37 @@ class DocumentOperations:
         await self._place.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @operation
-    async def history(self, limit: int = 100, before: int | Past | None = None) -> list[Past]:
+    @sync_and_async
+    async def history(self, limit: int = 100, before: int | HistoryEntry | None = None) -> list[HistoryEntry]:
         """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
         longer history."""
         return await history.of(
             self._place.for_(CONTENT), self._place.own, CONTENT, validation.count(limit, "limit"), before
         )
 
-    @operation
+    @sync_and_async
     async def delete(self) -> bool:
         """Take the document away; its history stays. False if there was none."""
-        (done,) = await write(self._place.for_(CONTENT), {self._place.own: [Write(CONTENT, "delete")]})
+        (done,) = await write(self._place.for_(CONTENT), {self._place.own: [KeyWrite(CONTENT, "delete")]})
         return done.before > 0
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    async def _now(self) -> Revision:
-        async def look(view: View) -> Revision:
+    async def _now(self) -> DocumentVersion:
+        async def look(view: ScopeView) -> DocumentVersion:
             found = await view.item(CONTENT)
-            return Revision(None, 0) if found is None else Revision(found.value, found.version)
+            return DocumentVersion(None, 0) if found is None else DocumentVersion(found.value, found.version)
 
         return await viewed(self._place.handle, self._place.own, look)
 
-    async def _at(self, version: int) -> Revision:
+    async def _at(self, version: int) -> DocumentVersion:
         handle = self._place.handle
         found = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
         if found is None:
-            return Revision(None, 0)
-        return Revision(unpack(handle.codec, found.entry.value), found.version)
+            return DocumentVersion(None, 0)
+        return DocumentVersion(unpack(handle.codec, found.entry.value), found.version)
 
-    def _merged(self, base: Stored | None, live: Stored, mine: Packed, resolver: Resolver) -> Packed:
+    def _merged(self, base: StoredValue | None, live: StoredValue, mine: Packed, resolver: Resolver) -> Packed:
         name = b""
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
@@ -186,27 +186,27 @@ class DocumentOperations:
             )
         return known[settle]
 
-    def _asked(self, function: Callable[[Clash], Any], clash: PackedClash) -> Resolution | None:
+    def _asked(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
         value = function(self._shown(clash))
-        if value is LEAVE:
+        if value is UNRESOLVED:
             return None
-        return Resolution(None if value is MISSING else pack_value(self._place.handle, CONTENT, value))
+        return PackedResolution(None if value is MISSING else pack_value(self._place.handle, CONTENT, value))
 
-    def _shown(self, clash: PackedClash) -> Clash:
+    def _shown(self, clash: PackedClash) -> MergeConflict:
         codec = self._place.handle.codec
         path = tuple(codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path[1:])
-        return Clash(path, *(MISSING if side is None else unpack(codec, side) for side in clash[1:]))
+        return MergeConflict(path, *(MISSING if side is None else unpack(codec, side) for side in clash[1:]))
 
 
-class Document(Sync, DocumentOperations):
+class Document(SyncApi, DocumentOperations):
     """A document that many edit: `store.document("plan")`."""
 
 
-class AsyncDocument(Async, DocumentOperations):
+class AsyncDocument(AsyncApi, DocumentOperations):
     """The same, for asyncio: operations are awaited."""
 
 
-def _united(clash: PackedClash) -> Resolution | None:
+def _united(clash: PackedClash) -> PackedResolution | None:
     """Keep the items of lists and the lines of texts of both sides, those that were there first in front."""
     turned = clash._replace(ours=clash.theirs, theirs=clash.ours)
     if isinstance(clash.ours, list):
@@ -219,7 +219,7 @@ def _united(clash: PackedClash) -> Resolution | None:
     text = b"".join(map(msgpack.content, as_items(found.state[name]) or []))
     if not any(isinstance(side, bytes) and msgpack.content(side).endswith((b"\n", b"\r")) for side in clash[2:]):
         text = text.removesuffix(b"\n")
-    return Resolution(msgpack.text(text))
+    return PackedResolution(msgpack.text(text))
 
 
 def _lines(side: Packed | None) -> list[bytes] | None:

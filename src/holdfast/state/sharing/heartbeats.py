@@ -17,7 +17,7 @@ _SHARE = 3
 """How many signs there are in the time that a lease lasts."""
 
 
-class Heart:
+class Heartbeat:
     """Gives signs of life from a thread of its own, inside `with`, while there is something to be alive for."""
 
     def __init__(self, lease: float) -> None:

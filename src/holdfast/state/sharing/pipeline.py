@@ -14,21 +14,21 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.state.key_changes import nanoseconds
-from holdfast.state.reader import View, viewed
+from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heart, beating
+from holdfast.state.sharing.heartbeats import Heartbeat, beating
 from holdfast.state.sharing.polling import checked, until
-from holdfast.state.sharing.resource import Place
+from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
-from holdfast.state.sharing.work_queue import LEASE, Claim, Due, Refused, Taking
-from holdfast.state.writer import Write, commit, pack_value
+from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
+from holdfast.state.writer import KeyWrite, commit, pack_value
 
 TRIES = 5
 """How often an item is tried at a stage, unless told otherwise."""
@@ -36,7 +36,7 @@ TRIES = 5
 _STAGES, _MOST = "stages", 1000
 
 
-class Stats(NamedTuple):
+class PipelineStats(NamedTuple):
     """How many items are where. `waiting` are those that are ready or will be later, by stage; `working` are held by a
     worker, or were, if that one died."""
 
@@ -46,7 +46,7 @@ class Stats(NamedTuple):
     results: int
 
 
-class Result(NamedTuple):
+class PipelineResult(NamedTuple):
     """What became of an item at the last stage."""
 
     id: str
@@ -54,7 +54,7 @@ class Result(NamedTuple):
     correlation: str
 
 
-class Dead(NamedTuple):
+class DeadItem(NamedTuple):
     """An item that was tried too often: at which stage, what it was to be made of, and what went wrong last."""
 
     id: str
@@ -65,10 +65,10 @@ class Dead(NamedTuple):
     time: datetime
 
 
-class Task:
+class PipelineTask:
     """An item at a stage, held by a worker. `value` is what the stage before made of it."""
 
-    def __init__(self, claim: Claim, stage: str, record: dict[str, Any], where: Scope) -> None:
+    def __init__(self, claim: WorkClaim, stage: str, record: dict[str, Any], where: Scope) -> None:
         self.id = claim.name
         self.stage = stage
         self.value = record["value"]
@@ -92,7 +92,7 @@ class Task:
 class PipelineOperations:
     """What can be done with a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
-    def __init__(self, place: Place, stages: Sequence[str], tries: int) -> None:
+    def __init__(self, place: SharedResource, stages: Sequence[str], tries: int) -> None:
         names = [check_key(stage, "name of the stage") for stage in validation.several(stages, "stage")]
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
             raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
@@ -113,97 +113,104 @@ class PipelineOperations:
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def put(self, item: Any, *, delay: float | timedelta | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await self._put([item], delay))[0]
 
-    @operation
+    @sync_and_async
     async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         return await self._put(list(validation.several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
-    @operation
-    async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> Task | None:
+    @sync_and_async
+    async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
         """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
         as the lease lasts, and another's after that."""
         if not checked(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
         self._at(stage)
         await self._place.may("read", stage)
-        taking = Taking(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
+        taking = TakeWork(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
         found = await until(taking.take, timeout)
         if found is None:
             return None
         await self._place.handle.guard.saw(self.scope, (stage,))
-        return Task(found[0], stage, found[1], self._place.own)
+        return PipelineTask(found[0], stage, found[1], self._place.own)
 
-    @operation
-    async def done(self, task: Task, result: Any = MISSING) -> None:
+    @sync_and_async
+    async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with what this one made of it; without a result, as it is. After the last
         stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
         await self._done(task, result)
 
-    @operation
+    @sync_and_async
     async def fail(
-        self, task: Task, error: BaseException | str = "", *, delay: float | timedelta | None = None, retry: bool = True
+        self,
+        task: PipelineTask,
+        error: BaseException | str = "",
+        *,
+        delay: float | timedelta | None = None,
+        retry: bool = True,
     ) -> bool:
         """Give an item back that went wrong, to be tried again, at once or later. One that was tried too often, or is
         not to be tried again, is put with the dead ones. Returns whether it is tried again."""
         return await self._fail(task, error, delay, retry)
 
-    @operation
-    async def extend(self, task: Task, lease: float = LEASE) -> None:
+    @sync_and_async
+    async def extend(self, task: PipelineTask, lease: float = LEASE) -> None:
         """Have an item for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
     # What became of items -----------------------------------------------------------------------------------------
 
-    @operation
-    async def results(self, after: str = "", limit: int = 100) -> list[Result]:
+    @sync_and_async
+    async def results(self, after: str = "", limit: int = 100) -> list[PipelineResult]:
         """A page of results, in the order in which the items were put in, after the one with an id."""
         found = await self._page("result/", after, limit)
-        return [Result(id, record["value"], record["correlation"]) for id, record in found]
+        return [PipelineResult(id, record["value"], record["correlation"]) for id, record in found]
 
-    @operation
-    async def dead(self, after: str = "", limit: int = 100) -> list[Dead]:
+    @sync_and_async
+    async def dead(self, after: str = "", limit: int = 100) -> list[DeadItem]:
         """A page of the items that were tried too often, in the same order."""
         return [
-            Dead(id, record["stage"], record["value"], record["error"], record["tries"], to_datetime(record["time"]))
+            DeadItem(
+                id, record["stage"], record["value"], record["error"], record["tries"], to_datetime(record["time"])
+            )
             for id, record in await self._page("dead/", after, limit)
         ]
 
-    @operation
+    @sync_and_async
     async def forget(self, ids: Iterable[str]) -> int:
         """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
         Returns how many there were."""
         wanted = [check_key(id, "id of an item") for id in validation.several(ids, "id")]
         handle, gone = self._place.for_(self.stages[-1]), 0
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal gone
             keys = [f"{where}/{id}" for id in wanted for where in ("result", "dead")]
-            found = [Write(key, "delete") for key in keys if await view.version(key)]
+            found = [KeyWrite(key, "delete") for key in keys if await view.version(key)]
             gone = len(found)
             if not found:
-                raise work_queue.Nothing("there are none")
+                raise work_queue.NoWork("there are none")
             return found
 
         try:
             await commit(handle, {self._place.own: writes})
-        except work_queue.Nothing:
+        except work_queue.NoWork:
             return 0
         return gone
 
-    @operation
+    @sync_and_async
     async def requeue(self, id: str) -> None:
         """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
         handle = self._place.for_(self.stages[0])
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             found = await view.item(f"dead/{name}")
             if found is None:
                 raise NotFoundError(
@@ -212,29 +219,29 @@ class PipelineOperations:
             stage, record = found.value["stage"], _record(found.value)
             self._at(stage)
             return [
-                Write(f"dead/{name}", "delete"),
-                Write(_item(name), "put", packed=pack_value(handle, "item", record)),
+                KeyWrite(f"dead/{name}", "delete"),
+                KeyWrite(_item(name), "put", packed=pack_value(handle, "item", record)),
                 work_queue.put(handle, _lane(stage), name),
             ]
 
         await commit(handle, {self._place.own: writes})
 
-    @operation
-    async def stats(self) -> Stats:
+    @sync_and_async
+    async def stats(self) -> PipelineStats:
         """How many items are where."""
         await self._place.handle.guard.allow("read", self.scope, ())
 
-        async def look(view: View) -> Stats:
+        async def look(view: ScopeView) -> PipelineStats:
             waiting, working = {}, {}
             for stage in self.stages:
                 lane = _lane(stage)
                 waiting[stage] = await view.count(f"{lane}/ready/") + await view.count(f"{lane}/later/")
                 working[stage] = await view.count(f"{lane}/held/")
-            return Stats(waiting, working, await view.count("dead/"), await view.count("result/"))
+            return PipelineStats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
         return await viewed(self._place.handle, self._place.own, look)
 
-    @operation
+    @sync_and_async
     async def trim(self, keep: int = KEPT) -> int:
         """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
@@ -258,23 +265,23 @@ class PipelineOperations:
             for item in items
         ]
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             start = 0 if view.point is None else view.point.seq + 1
             names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
             made = await self._stages_kept(view)
             for name, value in zip(names, packed, strict=True):
-                made.append(Write(_item(name), "put", packed=value))
+                made.append(KeyWrite(_item(name), "put", packed=value))
                 made.append(work_queue.put(handle, _lane(first), name, due=view.now + wait if wait else 0))
             return made
 
         await commit(handle, {self._place.own: writes})
         return names
 
-    async def _stages_kept(self, view: View) -> list[Write]:
+    async def _stages_kept(self, view: ScopeView) -> list[KeyWrite]:
         """Note the stages with the first item; later they have to be the same."""
         found = await view.item(_STAGES)
         if found is None:
-            return [Write(_STAGES, "begin", packed=pack_value(self._place.handle, _STAGES, list(self.stages)))]
+            return [KeyWrite(_STAGES, "begin", packed=pack_value(self._place.handle, _STAGES, list(self.stages)))]
         if tuple(found.value) != self.stages:
             raise ConflictError(
                 f"the pipeline has other stages: {', '.join(found.value)}",
@@ -283,49 +290,60 @@ class PipelineOperations:
             )
         return []
 
-    async def _opened(self, view: View, due: Due) -> dict[str, Any] | Refused:
+    async def _opened(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What there is to know of an item, unless its workers died too often."""
         found = await view.item(_item(due.name))
         if found is None:
-            return Refused(())
+            return RefusedWork(())
         record: dict[str, Any] = found.value
         if due.lost and due.tries >= self._tries:
             stage = due.key.split("/")[1]
-            return Refused(self._buried(view, due.name, stage, record, "its worker died", due.tries))
+            return RefusedWork(self._buried(view, due.name, stage, record, "its worker died", due.tries))
         return record
 
-    def _buried(self, view: View, name: str, stage: str, record: dict[str, Any], error: str, tries: int) -> list[Write]:
+    def _buried(
+        self, view: ScopeView, name: str, stage: str, record: dict[str, Any], error: str, tries: int
+    ) -> list[KeyWrite]:
         told = {**record, "stage": stage, "error": error, "tries": tries, "time": view.now}
         key = f"dead/{name}"
-        return [Write(_item(name), "delete"), Write(key, "bury", packed=pack_value(self._place.handle, key, told))]
+        return [
+            KeyWrite(_item(name), "delete"),
+            KeyWrite(key, "bury", packed=pack_value(self._place.handle, key, told)),
+        ]
 
-    async def _done(self, task: Task, result: Any) -> None:
+    async def _done(self, task: PipelineTask, result: Any) -> None:
         handle, claim = self._place.for_(task.stage), self._claim(task)
         after = self._at(task.stage) + 1
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             record = await self._held(view, claim)
             if result is not MISSING:
                 record = {**record, "value": result}
-            made = [Write(claim.key, "delete")]
+            made = [KeyWrite(claim.key, "delete")]
             if after < len(self.stages):
                 if result is not MISSING:
-                    made.append(Write(_item(task.id), "done", packed=pack_value(handle, "item", record)))
+                    made.append(KeyWrite(_item(task.id), "done", packed=pack_value(handle, "item", record)))
                 return [*made, work_queue.put(handle, _lane(self.stages[after]), task.id)]
             key = f"result/{task.id}"
-            return [*made, Write(_item(task.id), "delete"), Write(key, "done", packed=pack_value(handle, key, record))]
+            return [
+                *made,
+                KeyWrite(_item(task.id), "delete"),
+                KeyWrite(key, "done", packed=pack_value(handle, key, record)),
+            ]
 
         await commit(handle, {self._place.own: writes})
 
-    async def _fail(self, task: Task, error: BaseException | str, delay: float | timedelta | None, retry: bool) -> bool:
+    async def _fail(
+        self, task: PipelineTask, error: BaseException | str, delay: float | timedelta | None, retry: bool
+    ) -> bool:
         handle, claim = self._place.for_(task.stage), self._claim(task)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
         wait = 0 if delay is None else nanoseconds(delay)
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             record = await self._held(view, claim)
-            gone = Write(claim.key, "delete")
+            gone = KeyWrite(claim.key, "delete")
             if not again:
                 return [gone, *self._buried(view, task.id, task.stage, record, told, claim.tries)]
             due = view.now + wait if wait else 0
@@ -334,10 +352,10 @@ class PipelineOperations:
         await commit(handle, {self._place.own: writes})
         return again
 
-    async def _extend(self, task: Task, lease: float) -> None:
+    async def _extend(self, task: PipelineTask, lease: float) -> None:
         await work_queue.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
 
-    async def _held(self, view: View, claim: Claim) -> dict[str, Any]:
+    async def _held(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
         await work_queue.check(view, claim, "item")
         found = await view.item(_item(claim.name))
         assert found is not None  # noqa: S101 - it goes with what holds it
@@ -353,13 +371,13 @@ class PipelineOperations:
         await self._place.handle.guard.saw(self.scope, ())
         return [(item.key[len(prefix) :], item.value) for item in found]
 
-    def _claim(self, task: Task) -> Claim:
+    def _claim(self, task: PipelineTask) -> WorkClaim:
         if getattr(task, "_where", None) != self._place.own:
             raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
-    @operation
-    async def _settle(self, task: Task, result: Any, error: Exception | None, delay: float) -> bool:
+    @sync_and_async
+    async def _settle(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
         """Hand an item on, or give it back; False if it is another's by now."""
         try:
             if error is None:
@@ -376,7 +394,7 @@ class PipelineOperations:
         return error is None
 
 
-class Pipeline(Sync, PipelineOperations):
+class Pipeline(SyncApi, PipelineOperations):
     """A pipeline: `store.pipeline("ingest", ["fetch", "parse", "store"])`."""
 
     def work(
@@ -396,7 +414,7 @@ class Pipeline(Sync, PipelineOperations):
         signs of life are given. What it changes carries the item as its cause.
         """
         worked = done = 0
-        with Heart(lease) as heart:
+        with Heartbeat(lease) as heart:
             while limit is None or worked < limit:
                 task = self.take(stage, lease=lease, timeout=timeout)
                 if task is None:
@@ -413,7 +431,7 @@ class Pipeline(Sync, PipelineOperations):
         return done
 
 
-class AsyncPipeline(Async, PipelineOperations):
+class AsyncPipeline(AsyncApi, PipelineOperations):
     """The same, for asyncio: operations are awaited."""
 
     async def work(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import (
@@ -24,14 +24,14 @@ from holdfast.errors import (
     RequestTimeoutError,
     UnsupportedError,
 )
-from holdfast.state.reader import View, viewed
+from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heart, beating
+from holdfast.state.sharing.heartbeats import Heartbeat, beating
 from holdfast.state.sharing.polling import checked, until
-from holdfast.state.sharing.resource import Place
+from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
-from holdfast.state.sharing.work_queue import LEASE, Claim, Due, Refused, Taking
-from holdfast.state.writer import Write, commit, pack_value
+from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
+from holdfast.state.writer import KeyWrite, commit, pack_value
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to
@@ -49,7 +49,7 @@ _SWEPT = 8
 class Request:
     """A request that is to be answered. `value` is what was asked, `actor` who asked it."""
 
-    def __init__(self, id: str, claim: Claim, record: dict[str, Any], where: Scope) -> None:
+    def __init__(self, id: str, claim: WorkClaim, record: dict[str, Any], where: Scope) -> None:
         self.id = id
         self.value = record["value"]
         self.actor: str = record["actor"]
@@ -82,7 +82,7 @@ class _Answer(NamedTuple):
 class RequestsOperations:
     """What can be done with requests. `Requests` and `AsyncRequests` have these as methods."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SharedResource) -> None:
         self._place = place
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class RequestsOperations:
 
     # Asking -----------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
         """Ask, and wait for the answer, for so many seconds.
 
@@ -106,19 +106,19 @@ class RequestsOperations:
         """
         return await self._wait(await self._ask(payload, timeout), timeout)
 
-    @operation
+    @sync_and_async
     async def ask(self, payload: Any, *, timeout: float = TIMEOUT) -> str:
         """Ask, and do not wait. Returns the id by which to `wait` for the answer, in this process or another. After so
         many seconds nobody answers it any more."""
         return await self._ask(payload, timeout)
 
-    @operation
+    @sync_and_async
     async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
         """The answer to a request. The same as `call` from here on. `NotFoundError` if there is no such request, or it
         was cancelled, or its answer was given over a minute after its time."""
         return await self._wait(id, timeout)
 
-    @operation
+    @sync_and_async
     async def cancel(self, id: str) -> bool:
         """Take a request back: nobody answers it any more. False if it was answered, or is not there."""
         try:
@@ -131,35 +131,35 @@ class RequestsOperations:
 
     # Answering --------------------------------------------------------------------------------------------------
 
-    @operation
+    @sync_and_async
     async def take(self, *, lease: float = LEASE, timeout: float | None = 0) -> Request | None:
         """A request to answer; None if there was none within so many seconds. It is this responder's for as long as
         the lease lasts, and another's after that."""
         return await self._take(lease, timeout)
 
-    @operation
+    @sync_and_async
     async def answer(self, request: Request, value: Any) -> None:
         """Answer a request. `ConflictError` (code `lease-lost`) if it is not this responder's any more, or past its
         deadline."""
         await self._answer(request, _Answer(True, value))
 
-    @operation
+    @sync_and_async
     async def fail(self, request: Request, error: BaseException | str) -> None:
         """Answer that it went wrong. Whoever asked gets a `HandlerError` with the name of the error and its text."""
         await self._answer(request, _failure(error))
 
-    @operation
+    @sync_and_async
     async def extend(self, request: Request, lease: float = LEASE) -> None:
         """Have a request for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
 
-    @operation
+    @sync_and_async
     async def pending(self) -> int:
         """How many requests wait for a responder."""
         await self._place.may("read", SERVE)
         return await viewed(self._place.handle, self._place.own, lambda view: view.count(f"{_LANE}/ready/"))
 
-    @operation
+    @sync_and_async
     async def trim(self, keep: int = KEPT) -> int:
         """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
@@ -178,15 +178,15 @@ class RequestsOperations:
         }
         packed, name = pack_value(handle, "value", record), ""
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal name
             # In order of asking; and nobody who did not ask it can guess the rest.
             name = f"{0 if view.point is None else view.point.seq + 1:012d}-{token}"
             end = _end(record["deadline"] + _KEPT, name)
             return [
-                Write(_item(name), "ask", packed=packed),
+                KeyWrite(_item(name), "ask", packed=packed),
                 work_queue.put(handle, _LANE, name),
-                Write(end, "ask", packed=pack_value(handle, end, True)),
+                KeyWrite(end, "ask", packed=pack_value(handle, end, True)),
                 *await _swept(view),
             ]
 
@@ -214,7 +214,7 @@ class RequestsOperations:
         return answer.value
 
     async def _answered(self, id: str) -> _Answer | None:
-        async def look(view: View) -> _Answer | None:
+        async def look(view: ScopeView) -> _Answer | None:
             found = await view.item(_given(id))
             if found is None and not await view.version(_item(id)):
                 raise self._unknown(id)
@@ -233,20 +233,20 @@ class RequestsOperations:
             code="no-responder",
         )
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal told
             found = await view.item(_given(id))
             if found is not None:
                 raise _Answered(_Answer(*found.value))
             if not await view.version(_item(id)):
                 raise self._unknown(id)
-            gone = [Write(_item(id), "delete")]
-            gone += [Write(key, "delete") for key in [work_queue.ready(_LANE, id)] if await view.version(key)]
+            gone = [KeyWrite(_item(id), "delete")]
+            gone += [KeyWrite(key, "delete") for key in [work_queue.ready(_LANE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
             for key in await view.names(f"{_LANE}/held/"):
                 time, name = key.split("/")[-2:]
                 if name == id:
-                    gone.append(Write(key, "delete"))
+                    gone.append(KeyWrite(key, "delete"))
                     told = _died(where) if int(time) <= view.now else _slow(where)
             return gone
 
@@ -262,7 +262,7 @@ class RequestsOperations:
         if not checked(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
         await self._place.may("read", SERVE)
-        taking = Taking(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
+        taking = TakeWork(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
         found = await until(taking.take, timeout)
         if found is None:
             return None
@@ -270,13 +270,13 @@ class RequestsOperations:
         claim, record = found
         return Request(claim.name, claim, record, self._place.own)
 
-    async def _open(self, view: View, due: Due) -> dict[str, Any] | Refused:
+    async def _open(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What was asked, unless it is too late to answer."""
         found = await view.item(_item(due.name))
         if found is None:
-            return Refused(())
+            return RefusedWork(())
         if found.value["deadline"] <= view.now:
-            return Refused([Write(_item(due.name), "delete")])
+            return RefusedWork([KeyWrite(_item(due.name), "delete")])
         record: dict[str, Any] = found.value
         return record
 
@@ -285,7 +285,7 @@ class RequestsOperations:
         key, claim = _given(request.id), self._claim(request)
         packed = pack_value(handle, key, list(answer))
 
-        async def writes(view: View) -> list[Write]:
+        async def writes(view: ScopeView) -> list[KeyWrite]:
             await work_queue.check(view, claim, "request")
             if request._deadline <= view.now:
                 raise ConflictError(
@@ -295,14 +295,14 @@ class RequestsOperations:
                     code="lease-lost",
                 )
             return [
-                Write(claim.key, "delete"),
-                Write(_item(request.id), "delete"),
-                Write(key, "answer", packed=packed),
+                KeyWrite(claim.key, "delete"),
+                KeyWrite(_item(request.id), "delete"),
+                KeyWrite(key, "answer", packed=packed),
             ]
 
         await commit(handle, {self._place.own: writes})
 
-    @operation
+    @sync_and_async
     async def _settle(self, request: Request, answer: _Answer) -> bool:
         """Answer with what became of a request; False if it was cancelled, or is another's by now."""
         try:
@@ -319,13 +319,13 @@ class RequestsOperations:
     async def _extend(self, request: Request, lease: float) -> None:
         await work_queue.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
 
-    def _claim(self, request: Request) -> Claim:
+    def _claim(self, request: Request) -> WorkClaim:
         if getattr(request, "_where", None) != self._place.own:
             raise InvalidError("one answers a request that take() gave", where=repr(request)[:80])
         return request._claim
 
 
-class Requests(Sync, RequestsOperations):
+class Requests(SyncApi, RequestsOperations):
     """Requests and their answers: `store.requests("planner")`."""
 
     def serve(
@@ -343,7 +343,7 @@ class Requests(Sync, RequestsOperations):
         request as its cause.
         """
         served = 0
-        with Heart(lease) as heart:
+        with Heartbeat(lease) as heart:
             while limit is None or served < limit:
                 request = self.take(lease=lease, timeout=timeout)
                 if request is None:
@@ -358,7 +358,7 @@ class Requests(Sync, RequestsOperations):
         return served
 
 
-class AsyncRequests(Async, RequestsOperations):
+class AsyncRequests(AsyncApi, RequestsOperations):
     """The same, for asyncio: operations are awaited."""
 
     async def serve(
@@ -425,7 +425,7 @@ def _end(time: int, name: str) -> str:
     return f"end/{time:020d}/{name}"
 
 
-async def _swept(view: View) -> list[Write]:
+async def _swept(view: ScopeView) -> list[KeyWrite]:
     """Clears away what is left of requests that are long over."""
     gone = []
     for key in await view.names("end/", _SWEPT):
@@ -433,6 +433,6 @@ async def _swept(view: View) -> list[Write]:
         if int(time) > view.now:
             break
         left = [work_queue.ready(_LANE, name), _item(name), _given(name)]
-        gone += [Write(each, "delete") for each in left if await view.version(each)]
-        gone.append(Write(key, "delete"))
+        gone += [KeyWrite(each, "delete") for each in left if await view.version(each)]
+        gone.append(KeyWrite(key, "delete"))
     return gone

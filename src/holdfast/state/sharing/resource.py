@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from holdfast.engine.guard import Action, Guard, Permit
-from holdfast.engine.model.scopes import MAX_LINE, Part, Scope
+from holdfast.engine.model.scopes import MAX_LINE, Scope, ScopePart
 from holdfast.errors import InvalidError
-from holdfast.security.handle import Handle
+from holdfast.security.handle import StoreHandle
 
 Pattern = Literal["topic", "requests", "pipeline", "document"]
 """What can be shared. None of these is a kind of scope."""
@@ -42,24 +42,24 @@ class _Asking(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SharedResource:
     """A shared thing: its own name, and the scope that stands for it."""
 
-    handle: Handle
+    handle: StoreHandle
     own: Scope
     """How its lines are named; no scope that a user can name."""
     scope: Scope
 
     def below(self, *parts: tuple[str, str]) -> Scope:
         """How a line is named that belongs to it."""
-        scope = Scope((*self.own.parts, *(Part(*part) for part in parts)))
+        scope = Scope((*self.own.parts, *(ScopePart(*part) for part in parts)))
         if len(scope.line.encode()) + _ROOM > MAX_LINE:
             raise InvalidError(
                 f"the names that lead to it take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(scope)[:80]
             )
         return scope
 
-    def for_(self, key: str, action: Action | None = None) -> Handle:
+    def for_(self, key: str, action: Action | None = None) -> StoreHandle:
         """A handle for what is done with its lines, which takes the right to read or to write (or always one of them)
         that key of the scope that stands for it."""
         return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
@@ -69,7 +69,7 @@ class Place:
         return await self.handle.guard.allow(action, self.scope, (key,))
 
 
-def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:
+def place(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:
     """Where something shared lies, in a scope."""
     checked = handle.guard.key(scope, name)
     if any(part.kind == "custom" for part in scope.parts):
@@ -79,9 +79,9 @@ def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:
             hint=f"Name it so that it has the custom part in its own name: {pattern}('team/news')",
         )
     named: dict[str, Any] = {part.kind: part.name for part in scope.parts}
-    own = Scope((*scope.parts, Part(pattern, checked)))
+    own = Scope((*scope.parts, ScopePart(pattern, checked)))
     if len(own.line.encode()) + _ROOM > MAX_LINE:
         raise InvalidError(
             f"the names that lead to a {pattern} take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(own)[:80]
         )
-    return Place(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))
+    return SharedResource(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))

@@ -15,13 +15,13 @@ from holdfast.backends.interface import Backend, Change, Get, Query, Scan
 from holdfast.backends.interface import Row as StoredRow
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.guard import FREELY, Permit
-from holdfast.engine.model.scopes import Part, Scope
-from holdfast.engine.row_format import Line, Point
+from holdfast.engine.model.scopes import Scope, ScopePart
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.security.audit.retain import remove
-from holdfast.security.handle import Handle
-from holdfast.state.reader import View, seen
-from holdfast.state.writer import Write, Written, commit, pack_value
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView, seen
+from holdfast.state.writer import KeyWrite, WrittenKey, commit, pack_value
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _WEIGHT = 200
 _ATTEMPTS = 100
 """How often one looks for the link to append to, where others begin and drop links meanwhile."""
 
-Make: TypeAlias = Callable[[View], Awaitable[Sequence[Write]]]
+Make: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
 """Works out what a step changes, given the state after the chain's last step."""
 
 
@@ -51,14 +51,14 @@ class _Elsewhere(ConflictError):
     """This is not the link to append to."""
 
 
-class Appended(NamedTuple):
+class AppendedEntry(NamedTuple):
     """A step that was appended: its number in the chain, from 0 on, and its id."""
 
     number: int
     id: str
 
 
-class Page(NamedTuple):
+class LogPage(NamedTuple):
     """Steps that follow each other, and the number of the first; of those that were dropped, none are in it."""
 
     first: int
@@ -66,17 +66,17 @@ class Page(NamedTuple):
     rows: list[StoredRow]
 
 
-class Chain:
+class SegmentedLog:
     """A chain of lines below a name that no scope has."""
 
-    def __init__(self, handle: Handle, own: Scope) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope) -> None:
         self._handle = handle
         self._own = own
         self._known = ("chain", handle.line(own))
 
     def link(self, number: int) -> Scope:
         """How a link is named."""
-        return Scope((*self._own.parts, Part(LINK, f"{number:0{_DIGITS}d}")))
+        return Scope((*self._own.parts, ScopePart(LINK, f"{number:0{_DIGITS}d}")))
 
     def line(self, number: int) -> Line:
         """The line of a link."""
@@ -84,7 +84,7 @@ class Chain:
 
     # Appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, handle: Handle, make: Make) -> Appended:
+    async def append(self, handle: StoreHandle, make: Make) -> AppendedEntry:
         """Append a step, by whoever the handle is for."""
         number = await self._last_known()
         for _ in range(_ATTEMPTS):
@@ -98,25 +98,25 @@ class Chain:
                 continue
             number = number or 0
             self._remember(number)
-            return Appended(number * LENGTH + written[-1].version - 1, written[-1].id)
+            return AppendedEntry(number * LENGTH + written[-1].version - 1, written[-1].id)
         raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
 
-    async def _begin(self, handle: Handle, make: Make) -> list[Written]:
+    async def _begin(self, handle: StoreHandle, make: Make) -> list[WrittenKey]:
         """Begin the chain."""
 
-        async def begin(view: View) -> list[Write]:
+        async def begin(view: ScopeView) -> list[KeyWrite]:
             if await view.version(_BEGUN):
                 raise _Elsewhere("the chain is begun already")
-            return [Write(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
+            return [KeyWrite(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
 
         written, _ = await commit(handle, {self._own: begin, self.link(0): make})
         return written
 
-    async def _append(self, handle: Handle, number: int, make: Make) -> list[Written]:
+    async def _append(self, handle: StoreHandle, number: int, make: Make) -> list[WrittenKey]:
         """Append to a link, and begin it if the one before is full."""
-        before: Point | None = None
+        before: StepRef | None = None
 
-        async def writes(view: View) -> Sequence[Write]:
+        async def writes(view: ScopeView) -> Sequence[KeyWrite]:
             nonlocal before
             before = None
             if view.point is not None:
@@ -134,10 +134,10 @@ class Chain:
         written, _ = await commit(handle, {self.link(number): writes}, guards=guards)
         return written
 
-    async def _end(self, number: int) -> Point | None:
+    async def _end(self, number: int) -> StepRef | None:
         """The last step of a full link; None if there is no such link."""
         (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
-        return Point.of(rows[0]) if rows else None
+        return StepRef.of(rows[0]) if rows else None
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -146,13 +146,13 @@ class Chain:
         latest = await self._latest()
         return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
 
-    async def look(self, look: Callable[[View], Awaitable[T]]) -> T:
+    async def look(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
         """What one sees who looks at the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
         return await seen(self._handle, line, point, look)
 
-    async def read(self, start: int, limit: int) -> Page:
+    async def read(self, start: int, limit: int) -> LogPage:
         """Steps from a number on; none, if there are none yet. If those were dropped, from the first one that is there
         on. What follows them in the next link takes another read."""
         while True:
@@ -161,13 +161,13 @@ class Chain:
             queries: list[Query] = [Get(LINES, [tuple(line)]), Scan(STEPS, (*line, 0), start=(seq,), limit=limit)]
             lines, rows = await self._backend.read(queries)
             if rows or lines:
-                return Page(start, line, rows)
+                return LogPage(start, line, rows)
             first = await self._edge(reverse=False)
             if first is None or first <= number:
-                return Page(start, line, [])
+                return LogPage(start, line, [])
             start = first * LENGTH
 
-    async def _latest(self) -> tuple[int, Point] | None:
+    async def _latest(self) -> tuple[int, StepRef] | None:
         """The last link, and its last step."""
         number = await self._last_known()
         while number is not None:
@@ -187,7 +187,7 @@ class Chain:
         """The number of the first step that is there."""
         return LENGTH * (await self._edge(reverse=False) or 0)
 
-    async def drop(self, goes: Callable[[int, Point], bool], permit: Permit = FREELY) -> int:
+    async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = FREELY) -> int:
         """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
         last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
         first, last, dropped = await self._edge(reverse=False), await self._last(), 0
@@ -236,7 +236,7 @@ class Chain:
 
     async def _edge(self, *, reverse: bool) -> int | None:
         """The first or the last link there is."""
-        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, Part(LINK, ""))).line
+        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, ScopePart(LINK, ""))).line
         # A colon is what comes after the digits.
         query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)
         (rows,) = await self._backend.read([query])

@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.state.reader import View
+from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.polling import until
-from holdfast.state.sharing.resource import Place
-from holdfast.state.sharing.segmented_log import Chain
-from holdfast.state.sharing.topic import MESSAGE, Message, Start, messages, reader
-from holdfast.state.writer import Write, pack_value
+from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.segmented_log import SegmentedLog
+from holdfast.state.sharing.topic import MESSAGE, Start, TopicMessage, messages, reader
+from holdfast.state.writer import KeyWrite, pack_value
 
 S = TypeVar("S", bound="SubscriptionOperations")
 
@@ -41,14 +41,14 @@ class _Cursor(NamedTuple):
 class SubscriptionOperations:
     """What can be done with a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
 
-    def __init__(self, place: Place, name: str, token: str, cursor: int) -> None:
+    def __init__(self, place: SharedResource, name: str, token: str, cursor: int) -> None:
         self.name = name
         self._place = place
-        self._topic = Chain(place.handle, place.own)
+        self._topic = SegmentedLog(place.handle, place.own)
         self._reader = reader(place, name)
         self._token = token
         self._acknowledged = self._given = cursor
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[TopicMessage] = deque()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._place.own}>"
@@ -58,20 +58,20 @@ class SubscriptionOperations:
         """The number of the last message that was acknowledged."""
         return self._acknowledged
 
-    @operation
+    @sync_and_async
     async def lag(self) -> int:
         """How many messages there are that were not acknowledged yet."""
         await self._place.may("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
-    @operation
-    async def receive(self, timeout: float | None = None) -> Message | None:
+    @sync_and_async
+    async def receive(self, timeout: float | None = None) -> TopicMessage | None:
         """The next message; None if there was none within so many seconds. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
-    @operation
-    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[Message]:
+    @sync_and_async
+    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
         """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
         received before."""
         if validation.count(limit, "number of messages") < 1:
@@ -79,7 +79,7 @@ class SubscriptionOperations:
         await self._ack()
         return await self._next(limit, timeout)
 
-    @operation
+    @sync_and_async
     async def ack(self) -> None:
         """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
         name."""
@@ -92,7 +92,7 @@ class SubscriptionOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _next(self, limit: int, timeout: float | None) -> list[Message]:
+    async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
         if not self._waiting:
             await self._place.may("read", MESSAGE)
             await until(self._fetch, timeout)
@@ -114,7 +114,7 @@ class SubscriptionOperations:
             if number and not number % segmented_log.LENGTH:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
-    async def _moved(self, view: View) -> list[Write]:
+    async def _moved(self, view: ScopeView) -> list[KeyWrite]:
         found = await _cursor(view)
         if found is None or found.token != self._token:
             raise ConflictError(
@@ -128,16 +128,16 @@ class SubscriptionOperations:
         return [_set(self._place, _Cursor(max(self._given, found.number), self._token))]
 
 
-class Subscription(Sync, SubscriptionOperations):
+class Subscription(SyncApi, SubscriptionOperations):
     """A subscription to a topic. Iterating over it gives messages as they come, for ever."""
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[TopicMessage]:
         while True:
             message = self.receive()
             if message is not None:
                 yield message
 
-    def deliver(self, handler: Callable[[Message], object], *, timeout: float | None = None) -> int:
+    def deliver(self, handler: Callable[[TopicMessage], object], *, timeout: float | None = None) -> int:
         """Call a function with each message, and acknowledge it when that returns; until none came for so many seconds.
         Returns how many there were.
 
@@ -157,16 +157,18 @@ class Subscription(Sync, SubscriptionOperations):
         return count
 
 
-class AsyncSubscription(Async, SubscriptionOperations):
+class AsyncSubscription(AsyncApi, SubscriptionOperations):
     """A subscription to a topic, for asyncio: `async for message in subscription`."""
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[TopicMessage]:
         while True:
             message = await self.receive()
             if message is not None:
                 yield message
 
-    async def deliver(self, handler: Callable[[Message], Awaitable[object]], *, timeout: float | None = None) -> int:
+    async def deliver(
+        self, handler: Callable[[TopicMessage], Awaitable[object]], *, timeout: float | None = None
+    ) -> int:
         """The same as `Subscription.deliver`; the function is awaited."""
         count = 0
         while (message := await self.receive(timeout)) is not None:
@@ -181,15 +183,15 @@ class AsyncSubscription(Async, SubscriptionOperations):
         return count
 
 
-async def subscribed(cls: type[S], place: Place, name: str, start: Start) -> S:
+async def subscribed(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
     """Subscribe under a name."""
     if start not in ("now", "start"):
         raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
     await place.may("read", MESSAGE)
-    first = await Chain(place.handle, place.own).length() if start == "now" else 0
+    first = await SegmentedLog(place.handle, place.own).length() if start == "now" else 0
     token, found = secrets.token_hex(8), [first]
 
-    async def take_over(view: View) -> list[Write]:
+    async def take_over(view: ScopeView) -> list[KeyWrite]:
         old = await _cursor(view)
         found[0] = first if old is None else old.number
         return [_set(place, _Cursor(found[0], token))]
@@ -198,16 +200,16 @@ async def subscribed(cls: type[S], place: Place, name: str, start: Start) -> S:
     return cls(place, name, token, found[0])
 
 
-async def cursor_of(chain: Chain) -> int:
+async def cursor_of(chain: SegmentedLog) -> int:
     """How far a subscriber has got."""
     found = await chain.look(_cursor)
     return 0 if found is None else found.number
 
 
-async def _cursor(view: View) -> _Cursor | None:
+async def _cursor(view: ScopeView) -> _Cursor | None:
     item = await view.item(_CURSOR)
     return None if item is None else _Cursor(*item.value)
 
 
-def _set(place: Place, cursor: _Cursor) -> Write:
-    return Write(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))
+def _set(place: SharedResource, cursor: _Cursor) -> KeyWrite:
+    return KeyWrite(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))

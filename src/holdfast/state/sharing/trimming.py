@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.engine import validation
-from holdfast.engine.rewrite.rewriter import Choice
-from holdfast.engine.row_format import Branch, Point
-from holdfast.state.sharing.resource import Place
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import Branch, StepRef
+from holdfast.state.sharing.resource import SharedResource
 
 KEPT = 1000
 """How many steps are kept, unless told otherwise."""
 
 
-async def trim(place: Place, keep: int) -> int:
+async def trim(place: SharedResource, keep: int) -> int:
     """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
     count = max(validation.count(keep, "number of steps to keep"), 1)
     await place.handle.guard.allow("write", place.scope, ())
@@ -21,11 +21,11 @@ async def trim(place: Place, keep: int) -> int:
     if await engine.lines.look(line) is None:
         return 0
 
-    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:  # noqa: ARG001 - there are none
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001 - there are none
         nonlocal dropped
         gone = frozenset(point[:2] for point in points[:-count] if not point.pruned)
         dropped = len(gone)
-        return Choice(gone)
+        return RewritePlan(gone)
 
     await engine.rewriter.rewrite(line, choose)
     return dropped

@@ -15,9 +15,9 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import ConflictError
-from holdfast.security.handle import Handle
-from holdfast.state.reader import View
-from holdfast.state.writer import Write, commit, pack_value
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView
+from holdfast.state.writer import KeyWrite, commit, pack_value
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ _FEW = 8
 _DIGITS = 20
 
 
-class Nothing(ConflictError):
+class NoWork(ConflictError):
     """There is nothing to do."""
 
 
 @dataclass(slots=True)
-class Claim:
+class WorkClaim:
     """That a worker holds a piece of work, until a time."""
 
     lane: str
@@ -50,7 +50,7 @@ class Claim:
         return _timed(self.lane, "held", self.until, self.name)
 
 
-class Due(NamedTuple):
+class DueWork(NamedTuple):
     """A piece of work that can be handed out, and the key that says so; `lost` if who had it before is dead."""
 
     name: str
@@ -59,13 +59,13 @@ class Due(NamedTuple):
     lost: bool
 
 
-class Refused(NamedTuple):
+class RefusedWork(NamedTuple):
     """Work that is not handed out any more, and what becomes of it instead."""
 
-    writes: Sequence[Write]
+    writes: Sequence[KeyWrite]
 
 
-Opened: TypeAlias = Callable[[View, Due], Awaitable["T | Refused"]]
+Opened: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
 """Gives what a worker needs to know of a piece of work."""
 
 
@@ -74,13 +74,13 @@ def ready(lane: str, name: str) -> str:
     return f"{lane}/ready/{name}"
 
 
-def put(handle: Handle, lane: str, name: str, tries: int = 0, due: int = 0) -> Write:
+def put(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
     """Have a piece of work be ready, or be so at a time."""
     key = _timed(lane, "later", due, name) if due else ready(lane, name)
-    return Write(key, "put", packed=pack_value(handle, key, tries))
+    return KeyWrite(key, "put", packed=pack_value(handle, key, tries))
 
 
-async def dues(view: View, lane: str) -> list[Due]:
+async def dues(view: ScopeView, lane: str) -> list[DueWork]:
     """What comes next: that whose worker died, that whose time has come, and then what is ready."""
     found = []
     for what in ("held", "later"):
@@ -88,52 +88,52 @@ async def dues(view: View, lane: str) -> list[Due]:
             time, name = key.split("/")[-2:]
             if int(time) > view.now:
                 break
-            found.append(Due(name, key, await _tries(view, key), what == "held"))
+            found.append(DueWork(name, key, await _tries(view, key), what == "held"))
     if len(found) < _FEW:
         keys = await view.names(f"{lane}/ready/", _FEW)
-        found += [Due(key.rpartition("/")[2], key, await _tries(view, key), False) for key in keys]
+        found += [DueWork(key.rpartition("/")[2], key, await _tries(view, key), False) for key in keys]
     return found
 
 
-class Taking(Generic[T]):
+class TakeWork(Generic[T]):
     """Taking a piece of work from a lane, if there is one."""
 
-    def __init__(self, handle: Handle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
         self._handle = handle
         self._own = own
         self._lane = lane
         self._lease = int(lease * 1e9)
         self._opened = opened
-        self._taken: tuple[Claim, T] | None = None
+        self._taken: tuple[WorkClaim, T] | None = None
 
-    async def take(self) -> tuple[Claim, T] | None:
+    async def take(self) -> tuple[WorkClaim, T] | None:
         """A piece of work and what there is to know of it; None if there is none."""
         while True:
             try:
                 await commit(self._handle, {self._own: self._writes})
-            except Nothing:
+            except NoWork:
                 return None
             if self._taken is not None:
                 return self._taken
 
-    async def _writes(self, view: View) -> list[Write]:
-        self._taken, made = None, list[Write]()
+    async def _writes(self, view: ScopeView) -> list[KeyWrite]:
+        self._taken, made = None, list[KeyWrite]()
         for each in await dues(view, self._lane):
-            made.append(Write(each.key, "delete"))
+            made.append(KeyWrite(each.key, "delete"))
             content = await self._opened(view, each)
-            if isinstance(content, Refused):
+            if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
-            claim = Claim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
+            claim = WorkClaim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
             made.append(_hold(self._handle, claim))
             self._taken = claim, content
             break
         if not made:
-            raise Nothing("there is nothing to take")
+            raise NoWork("there is nothing to take")
         return made
 
 
-async def check(view: View, claim: Claim, what: str) -> None:
+async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
     """`ConflictError` unless a worker still holds a piece of work."""
     held = await view.item(claim.key)
     if held is None or held.value[0] != claim.token:
@@ -145,26 +145,26 @@ async def check(view: View, claim: Claim, what: str) -> None:
         )
 
 
-async def extend(handle: Handle, own: Scope, claim: Claim, lease: float, what: str) -> None:
+async def extend(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
     """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
-    longer: Claim = claim
+    longer: WorkClaim = claim
 
-    async def writes(view: View) -> list[Write]:
+    async def writes(view: ScopeView) -> list[KeyWrite]:
         nonlocal longer
         await check(view, claim, what)
         until = max(view.now + int(lease * 1e9), claim.until + 1)
-        longer = Claim(claim.lane, claim.name, claim.token, claim.tries, until)
-        return [Write(claim.key, "delete"), _hold(handle, longer)]
+        longer = WorkClaim(claim.lane, claim.name, claim.token, claim.tries, until)
+        return [KeyWrite(claim.key, "delete"), _hold(handle, longer)]
 
     await commit(handle, {own: writes})
     claim.until = longer.until
 
 
-def _hold(handle: Handle, claim: Claim) -> Write:
-    return Write(claim.key, "take", packed=pack_value(handle, claim.key, [claim.token, claim.tries]))
+def _hold(handle: StoreHandle, claim: WorkClaim) -> KeyWrite:
+    return KeyWrite(claim.key, "take", packed=pack_value(handle, claim.key, [claim.token, claim.tries]))
 
 
-async def _tries(view: View, key: str) -> int:
+async def _tries(view: ScopeView, key: str) -> int:
     found = await view.item(key)
     value = 0 if found is None else found.value
     return int(value[1] if isinstance(value, list) else value)
