@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import gc
 import importlib.util
 import ipaddress
 import os
@@ -71,6 +72,12 @@ def big(value: int) -> bytes:
 def imported() -> tuple[int, str]:
     """How many modules are loaded, and which is the newest: comparing all of them takes much longer than reading."""
     return len(sys.modules), next(reversed(sys.modules))
+
+
+@pytest.fixture(autouse=True)
+def no_garbage() -> None:
+    """Collect gadgets that other tests left in reference cycles: `__del__` would run in the middle of a read."""
+    gc.collect()
 
 
 def read(data: bytes) -> Any:

@@ -83,7 +83,10 @@ def test_every_finding_is_explained() -> None:
 
 def test_every_check_of_the_doctor_is_explained() -> None:
     used = set().union(
-        *(codes_given(level, "maintenance/doctor") for level in ("ok", "note", "warning", "problem", "_failed", "_found"))
+        *(
+            codes_given(level, "maintenance/doctor")
+            for level in ("ok", "note", "warning", "problem", "_failed", "_found")
+        )
     )
     assert used - CHECKS.keys() == {"store-check"}
     assert CHECKS.keys() <= used
