@@ -21,20 +21,23 @@ Look = Callable[[holdfast.Store], object]
 
 _LOOKS: dict[str, tuple[Look, float]] = {
     "log, first page": (lambda store: store.log("agent", limit=50), 100),
-    "diff of neighbours at the end": (lambda store: store.diff("agent"), 100),
+    "diff of neighbours at the end": (lambda store: store.thread("agent").diff(), 100),
     "diff of neighbours in the middle": (
-        lambda store: store.diff("agent", f"#{_STEPS // 2}", f"#{_STEPS // 2 + 1}"),
+        lambda store: store.thread("agent").diff(f"#{_STEPS // 2}", f"#{_STEPS // 2 + 1}"),
         100,
     ),
-    "diff of a branch and its neighbour": (lambda store: store.diff("agent", "branch-500", "branch-501"), 100),
-    "diff with one message of 10,000 edited": (lambda store: store.diff("agent", "before", "edited"), 100),
-    "diff of two threads, one message edited": (lambda store: store.diff("agent", "before", other="copy"), 500),
-    "blame of the first message": (lambda store: store.blame("agent", "messages[0]", "main"), 100),
-    "blame of a message in the middle": (lambda store: store.blame("agent", f"messages[{_STEPS // 2}]", "main"), 100),
-    "blame of the last 50 messages": (lambda store: store.blame("agent", "messages[-50:]", "main"), 100),
-    "blame of a key of 1,000": (lambda store: store.blame("agent", "memory.key-500", "main"), 100),
-    "history of a message": (lambda store: store.history("agent", f"messages[{_STEPS // 2}]", "main"), 100),
-    "history of a channel, first 20": (lambda store: store.history("agent", "messages", "main", limit=20), 500),
+    "diff of a branch and its neighbour": (lambda store: store.thread("agent").diff("branch-500", "branch-501"), 100),
+    "diff with one message of 10,000 edited": (lambda store: store.thread("agent").diff("before", "edited"), 100),
+    "diff of two threads, one message edited": (lambda store: store.thread("agent").diff("before", other="copy"), 500),
+    "blame of the first message": (lambda store: store.thread("agent").blame("messages[0]", "main"), 100),
+    "blame of a message in the middle": (
+        lambda store: store.thread("agent").blame(f"messages[{_STEPS // 2}]", "main"),
+        100,
+    ),
+    "blame of the last 50 messages": (lambda store: store.thread("agent").blame("messages[-50:]", "main"), 100),
+    "blame of a key of 1,000": (lambda store: store.thread("agent").blame("memory.key-500", "main"), 100),
+    "history of a message": (lambda store: store.thread("agent").history(f"messages[{_STEPS // 2}]", "main"), 100),
+    "history of a channel, first 20": (lambda store: store.thread("agent").history("messages", "main", limit=20), 500),
 }
 """What is looked at, and how many milliseconds it may take."""
 
@@ -55,15 +58,15 @@ def _fill(store: holdfast.Store) -> None:
             memory = {**memory, f"key-{number % 1_000}": f"changed at {number}"}
         metadata = {"author": "agent"}
         ids.append(store.put("agent", {"messages": messages, "memory": memory, "n": number}, metadata=metadata).id)
-    store.name("agent", "before", ids[-1])
+    store.thread("agent").tag("before", ids[-1])
     for number in range(_BRANCHES):
         name = f"branch-{number}"
-        store.fork("agent", ids[number * (_STEPS // _BRANCHES)], branch=name)
+        store.thread("agent").fork(name, at=ids[number * (_STEPS // _BRANCHES)])
         store.update("agent", {"n": -number}, branch=name)
     edited = [*messages]
     edited[_STEPS // 3] = HumanMessage("edited", id=edited[_STEPS // 3].id)
     last = store.put("agent", {"messages": edited, "memory": memory, "n": _STEPS}, parent=ids[-1])
-    store.name("agent", "edited", last.id)
+    store.thread("agent").tag("edited", last.id)
     store.put("copy", {"messages": edited, "memory": memory, "n": _STEPS})
 
 

@@ -25,7 +25,7 @@ import holdfast
 
 began = time.perf_counter()
 with holdfast.open(sys.argv[1]) as store:
-    report = store.prune(keep_last=int(sys.argv[2]), each=lambda thread: None)
+    report = store.maintenance.prune(keep_last=int(sys.argv[2]), each=lambda thread: None)
 # Not getrusage: there, a process begins with the most that the one had which started it.
 status = open("/proc/self/status").read()
 print(json.dumps({
@@ -45,7 +45,7 @@ appended, slowest, errors = 0, 0.0, 0
 with holdfast.open(sys.argv[1]) as store:
     print("ready", flush=True)
     end = time.monotonic() + 600
-    while time.monotonic() < end and not store.names("stop"):
+    while time.monotonic() < end and not store.thread("stop").tags():
         began = time.perf_counter()
         try:
             store.update(f"thread {appended % int(sys.argv[2]):05}", {"turn": appended})
@@ -85,7 +85,7 @@ def pruned(threads: int, steps: int, keep: int, folder: pathlib.Path) -> dict[st
         command = [sys.executable, "-c", _NOT_ALONE + _PRUNE, url, str(keep)]
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
         with holdfast.open(url) as store:
-            store.name("stop", "now")
+            store.thread("stop").tag("now")
             after = store.stats().bytes
         said, _ = writer.communicate(timeout=60)
     finally:

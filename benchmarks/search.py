@@ -43,7 +43,7 @@ def build(store: holdfast.Store, messages: int, words: list[str], source: random
     """Fill a store. Words are as frequent as in a language: the n-th has 1/n of the first one's share."""
     shares = [1 / (place + 1) for place in range(len(words))]
     drawn = source.choices(words, shares, k=400_000)
-    store.index()
+    store.maintenance.build_index()
     for thread in range(messages // PER_THREAD):
         talk: list[dict[str, str]] = []
         with store.transaction() as together:
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = options.url or f"sqlite:///{Path(folder)}/search.db"
         with holdfast.open(url) as store:
-            if not store.engine.ground.backend.capabilities.words:
+            if not store._engine.ground.backend.capabilities.words:
                 raise UnsupportedError("this store keeps no index of words", where=url)
             for figure in searched(store, options.messages):
                 print(f"{figure.name:50} {figure.value:8.1f} ms ({figure.note})")

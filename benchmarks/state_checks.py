@@ -29,7 +29,7 @@ def isolation_check() -> list[Figure]:
         for number in range(_GRANTS):
             store.state(agent=f"other {number}")["plan"] = number
             store.access.grant("agent:researcher", "read", agent=f"other {number}", until="8h")
-        acting = store.acting_as(agent="researcher")
+        acting = store.as_identity(agent="researcher")
         guard = acting._handle.guard
         own, granted = Scope.of(agent="researcher", tool="search"), Scope.of(agent="other 25")
         run(guard.allow("read", granted, ("plan",)))

@@ -144,11 +144,11 @@ def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
     brief = graph.get_state(CONFIG)
 
     for name, end in (("as planned", planned), ("brief", brief)):
-        store.name(THREAD, name, demo_views.id_of(end))
+        store.thread(THREAD).tag(name, demo_views.id_of(end))
     console.print(demo_views.code())
     console.print(demo_views.tree(store, demo_views.id_of(killed)))
     console.print()
-    console.print(demo_views.differences(store.get(THREAD, name="as planned"), store.get(THREAD, name="brief")))
+    console.print(demo_views.differences(store.get(THREAD, at="as planned"), store.get(THREAD, at="brief")))
 
 
 def is_before_the_last_four(snapshot: StateSnapshot) -> bool:

@@ -110,9 +110,9 @@ def code() -> RenderableType:
 def tree(store: Store, killed_at: str) -> RenderableType:
     """The thread's checkpoints, with runs of them drawn as one."""
     log = store.log(THREAD)[::-1]
-    info = store.thread(THREAD)
-    ends = {id: name for name, id in store.names(THREAD).items()}
-    branches = store.branches(THREAD)
+    info = store.thread(THREAD).info()
+    ends = {id: name for name, id in store.thread(THREAD).tags().items()}
+    branches = store.thread(THREAD).branches()
     base = next(branch.base for branch in branches if branch.base is not None)
     place = {each.id: each for each in log}
     kill, split = place[killed_at].step, place[base].step

@@ -58,13 +58,13 @@ def fill(store: Store) -> None:
     state.set("soon gone", 1, ttl=10**9)
     store.state(workflow="w", step="fetch").batch({f"key {n:03}": n for n in range(200)})
     store.access.grant("agent:writer", "read", agent="researcher")
-    store.acting_as(agent="writer", read_window=0).state(agent="researcher").get("plan")
+    store.as_identity(agent="writer", read_window=0).state(agent="researcher").get("plan")
     session = store.sessions.start("s1", user="ada", metadata={"from": "web"})
     session.state["basket"] = ["tides"]
     store.artifacts.register(b"the tides", id="a1", type="text/plain")
     with store.artifacts.using("a1"):
         state["source"] = "a1"
-    store.topic("news").publish({"headline": "kelp"})
+    store.sharing.topic("news").publish({"headline": "kelp"})
     for id in ("one", "other"):
         clerk = Clerk(desk=id).attach(store, id)
         clerk.start()
@@ -90,12 +90,12 @@ def check(store: Store) -> None:
     assert state.get_at("plan", 1) == {"steps": ["read"]}
     assert state.item("soon gone").expires is not None
     assert store.state(workflow="w", step="fetch")["key 199"] == 199
-    assert store.acting_as(agent="writer").state(agent="researcher")["source"] == "a1"
+    assert store.as_identity(agent="writer").state(agent="researcher")["source"] == "a1"
     session = store.sessions.get("s1")
     assert (session.metadata, session.state["basket"]) == ({"from": "web"}, ["tides"])
     assert store.artifacts.read("a1") == b"the tides"
     assert [each.key for each in store.artifacts.changes("a1")] == ["source"]
-    assert [each.value for each in store.topic("news").read()] == [{"headline": "kelp"}]
+    assert [each.value for each in store.sharing.topic("news").read()] == [{"headline": "kelp"}]
     one, other = store.agents.load("one"), store.agents.load("other")
     assert one.pending is not None
     assert (one.pending.trigger, one.state, one.messages) == ("take", "idle", 0)
@@ -104,8 +104,8 @@ def check(store: Store) -> None:
     assert store.agents.messages("other")[-1] == {"role": "user", "content": "one 39"}
     assert [each.trigger for each in store.agents.transitions("other")] == ["rest", "take"]
     assert store.agents.transfers("other")[0].phase == "acknowledged"
-    assert store.audit_verify().ok
-    assert store.verify().findings == []
+    assert store.audit.verify().ok
+    assert store.maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +119,7 @@ def test_what_version_1_kept_is_read(kind: str, tmp_path: pathlib.Path) -> None:
         assert [each.kind for each in clerk.recoveries] == ["transition"]
         assert clerk.transition("take", "another") == "filing"
         assert store.agents.load("one").fields == {"filed": ["a letter", "another"]}
-        assert store.audit_verify().ok
+        assert store.audit.verify().ok
 
 
 def test_a_store_of_today_is_such_a_store() -> None:

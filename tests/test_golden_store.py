@@ -41,14 +41,14 @@ STATES: dict[str, dict[str, Any]] = {
 def fill(store: Store) -> None:
     """Steps, folds, a branch, a fork, a large value, a revision, a name, a tag, pending writes, readable rows."""
     store.put("t", STATES["01"], id="01", metadata={"source": "input"})
-    store.put("t", STATES["02"], id="02", name="good", tags=["x", "y"])
+    store.put("t", STATES["02"], id="02", tag="good", labels=["x", "y"])
     store.put("t", STATES["03"], id="03")
     store.put("t", STATES["04"], id="04", parent="02")
     store.put("t", STATES["05"], id="05")
     store.put("t", {"to be": "revised"}, id="06")
     store.put("t", STATES["07"], id="07")
     store.put("t", STATES["06"], id="06")
-    store.fork("t", "03", branch="what if")
+    store.thread("t").fork("what if", at="03")
     Checkpointer(store).put_writes("t", "07", [("answer", 42), ("why", None)], task_id="task", task_path="path")
 
 
@@ -58,8 +58,8 @@ def check(store: Store) -> None:
         assert store.get("t", id).state == state, id
     assert [checkpoint.id for checkpoint in store.log("t")] == sorted(STATES, reverse=True)
     assert store.get("t", "01").metadata == {"source": "input"}
-    assert (store.names("t"), store.tags("t")) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
-    assert store.get("t", branch="what if").id == "03"
+    assert (store.thread("t").tags(), store.thread("t").labels()) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
+    assert store.get("t", at="what if").id == "03"
     (latest, *_) = Checkpointer(store).list("t", limit=1)
     assert [(write.channel, write.value) for write in latest.pending_writes] == [("answer", 42), ("why", None)]
 
@@ -98,7 +98,7 @@ def test_a_store_of_version_1_is_read(kind: str, tmp_path: pathlib.Path) -> None
     check(store)
     made = store.put("t", {"still": "written"})
     assert (made.parent, store.get("t").state) == ("07", {"still": "written"})
-    store.compact("t")
+    store.maintenance.compact("t")
     for id, state in STATES.items():
         assert store_on(on).get("t", id).state == state, id
     run(on.close())

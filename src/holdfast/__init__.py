@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from holdfast.errors import VetoError as VetoError
     from holdfast.history.merge import UNRESOLVED as UNRESOLVED
     from holdfast.history.merge import MergeConflict as MergeConflict
-    from holdfast.maintenance.doctor.run import doctor as doctor
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.jobs.jobs import AsyncJobs as AsyncJobs
     from holdfast.maintenance.jobs.jobs import Jobs as Jobs
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.store.auto_checkpoint import OnEvent as OnEvent
     from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.store.checkpointer import Checkpointer as Checkpointer
+    from holdfast.store.doctor import doctor as doctor
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.store.store import AsyncStore as AsyncStore
@@ -152,7 +152,7 @@ def __getattr__(name: str) -> Any:
     elif name in _ERRORS:
         from holdfast import errors as found
     elif name in _DOCTOR:
-        from holdfast.maintenance.doctor import run as found
+        from holdfast.store import doctor as found
     elif name in _EXPLANATIONS:
         from holdfast.maintenance.explain import explanations as found
     elif name in _JOBS:

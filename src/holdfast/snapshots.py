@@ -75,7 +75,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever only looks at snapshots needs no store.
-    if name != "Saved":
+    if name != "StoredAgent":
         raise AttributeError(f"module 'holdfast.snapshots' has no attribute {name!r}")
     from holdfast.agents.snapshots.holdfast_agents import StoredAgent
 

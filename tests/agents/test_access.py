@@ -23,7 +23,7 @@ def store() -> Iterator[Store]:
 
 
 def test_an_identity_has_its_own_agent(store: Store) -> None:
-    act = store.acting_as(agent="a")
+    act = store.as_identity(agent="a")
     agent = act.agents.restore("a")
     agent.greet("Ada")
     assert agent.save() == 2
@@ -32,17 +32,17 @@ def test_an_identity_has_its_own_agent(store: Store) -> None:
     assert act.agents.list(prefix="ab") == []
     (step, _) = act.agents.history("a")
     assert step.actor == "agent:a"
-    assert {each.actor for each in store.audit(kind="agent", actor="agent:a")} == {"agent:a"}
+    assert {each.actor for each in store.audit.query(kind="agent", actor="agent:a")} == {"agent:a"}
     for use in (act.agents.load, act.agents.restore, act.agents.delete, act.agents.exists, act.agents.messages):
         with pytest.raises(DeniedError):
             use("b")
-    denied = store.audit(actor="agent:a", kind="denied")
+    denied = store.audit.query(actor="agent:a", kind="denied")
     assert len(denied) == 5
     assert {each.scope for each in denied} == {"agent:b"}
 
 
 def test_a_denial_does_not_tell_whether_there_is_such_an_agent(store: Store) -> None:
-    act = store.acting_as(agent="a")
+    act = store.as_identity(agent="a")
     texts = []
     for name in ("b", "nobody"):
         with pytest.raises(DeniedError) as caught:
@@ -52,7 +52,7 @@ def test_a_denial_does_not_tell_whether_there_is_such_an_agent(store: Store) -> 
 
 
 def test_a_right_is_granted_and_taken_back(store: Store) -> None:
-    act = store.acting_as(agent="a")
+    act = store.as_identity(agent="a")
     grant = store.access.grant("agent:a", "read", "agent:b")
     assert act.agents.load("b").version == 1
     assert [each.id for each in act.agents.list()] == ["a", "b"]
@@ -75,7 +75,7 @@ def test_messages_are_not_read_under_a_right_that_is_gone(store: Store) -> None:
     owner.greet("Ada")
     owner.save()
     grant = store.access.grant("agent:a", "read", "agent:b")
-    agent = store.acting_as(agent="a").agents.restore("b")
+    agent = store.as_identity(agent="a").agents.restore("b")
     store.access.revoke(grant)
     with pytest.raises(DeniedError):
         agent.conversation.all()
@@ -85,12 +85,12 @@ def test_a_live_agent_of_the_owner_is_not_saved_by_another(store: Store) -> None
     agent = store.agents.restore("b")
     agent.greet("Ada")
     with pytest.raises(DeniedError):
-        store.acting_as(agent="a").agents.save(agent)
+        store.as_identity(agent="a").agents.save(agent)
     assert store.agents.load("b").version == 1
 
 
 def test_who_only_reads_saves_nothing(store: Store) -> None:
-    act = store.acting_as(agent="a", mode="read-only")
+    act = store.as_identity(agent="a", mode="read-only")
     agent = act.agents.restore("a")
     for use in (agent.save, agent.start, lambda: agent.transition("work"), lambda: act.agents.delete("a")):
         with pytest.raises(DeniedError):

@@ -352,14 +352,14 @@ def test_what_is_done_with_an_agent_is_in_the_audit_of_its_scope() -> None:
         agent.start()
         agent.transition("work")
         store.state(agent=id).set("k", 1)
-        found = store.audit(scope=agent.keeper.line.scope)
+        found = store.audit.query(scope=agent.keeper.line.scope)
         assert {each.kind for each in found} == {"agent", "lifecycle", "transition", "change"}
         assert {each.scope for each in found} == {str(agent.keeper.line.scope)}
         count = len(found)
         store.agents.delete(id)
-        assert len(store.audit(scope=agent.keeper.line.scope)) == count + 1
-    assert store.audit_verify().ok
-    assert not [each for each in store.audit(limit=100) if each.scope.startswith("agents:")]
+        assert len(store.audit.query(scope=agent.keeper.line.scope)) == count + 1
+    assert store.audit.verify().ok
+    assert not [each for each in store.audit.query(limit=100) if each.scope.startswith("agents:")]
 
 
 def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
@@ -368,7 +368,7 @@ def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
     first = store.agents.load("a").checkpoint
     for _ in range(5):
         agent.save()
-    store.prune(keep_last=1)
+    store.maintenance.prune(keep_last=1)
     for asked in ({"version": 2}, {"at": first}, {"at": START - timedelta(days=1)}):
         with pytest.raises(NotFoundError) as caught:
             store.agents.load("a", **asked)
@@ -385,12 +385,12 @@ def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
     store.agents.delete("a")
     assert not store.agents.exists("a")
     assert store.state(agent="a")["plan"] == 1
-    told = [(each.kind, each.action) for each in store.audit(limit=100)]
+    told = [(each.kind, each.action) for each in store.audit.query(limit=100)]
     assert ("agent", "create") in told
     assert ("lifecycle", "start") in told
     assert ("change", "remove") in told
-    assert store.verify().findings == []
-    assert store.audit_verify().findings == []
+    assert store.maintenance.verify().findings == []
+    assert store.audit.verify().findings == []
     with pytest.raises(NotFoundError):
         store.agents.delete("a")
     with pytest.raises(ConflictError) as caught:
@@ -402,11 +402,11 @@ def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
 def test_what_is_held_is_not_deleted() -> None:
     store = opened(MemoryBackend())
     filled(store, "a")
-    store.hold("␞agents:a", reason="a dispute")
+    store.thread("␞agents:a").hold(reason="a dispute")
     with pytest.raises(DeniedError, match="a dispute"):
         store.agents.delete("a")
     assert store.agents.exists("a")
-    store.release("␞agents:a")
+    store.thread("␞agents:a").release()
     store.agents.delete("a")
 
 
@@ -444,7 +444,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
-    delta = Delta({channel: Set(store.engine.ground.codec.pack(value))})
+    delta = Delta({channel: Set(store._engine.ground.codec.pack(value))})
     run(line.save(line.saving("save", delta, point, {}, [], FREELY)))
     with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")

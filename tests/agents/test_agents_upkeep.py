@@ -50,13 +50,13 @@ def same(one: Store, other: Store) -> None:
 
 def test_an_agent_is_no_thread(store: Store) -> None:
     lived(store)
-    store.index()
+    store.maintenance.build_index()
     assert [thread.thread for thread in store.threads()] == ["chat"]
     assert store.threads(prefix="␞") == []
     assert store.stats().threads == 1
     assert store.search("secret").matches == []
     assert [str(each.scope) for each in store.scopes()] == []
-    assert store.verify(level="decode").findings == []
+    assert store.maintenance.verify(level="decode").findings == []
 
 
 def test_agents_are_copied(store: Store) -> None:
@@ -64,8 +64,8 @@ def test_agents_are_copied(store: Store) -> None:
     other = opened(MemoryBackend())
     store.copy_to(other)
     same(store, other)
-    assert other.verify().findings == []
-    assert other.audit_verify().ok
+    assert other.maintenance.verify().findings == []
+    assert other.audit.verify().ok
 
 
 def test_agents_are_exported_and_imported(store: Store) -> None:
@@ -81,9 +81,9 @@ def test_agents_are_exported_and_imported(store: Store) -> None:
 def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store) -> None:
     agent = lived(store)
     before = store.agents.load("a")
-    store.prune(threads="chat", keep_last=1)
+    store.maintenance.prune(threads="chat", keep_last=1)
     assert len(store.agents.history("a", limit=100)) == 43
-    store.prune(keep_last=2)
+    store.maintenance.prune(keep_last=2)
     assert store.agents.load("a") == before
     assert len(store.agents.history("a", limit=100)) == 2
     with pytest.raises(holdfast.NotFoundError):
@@ -93,7 +93,7 @@ def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store
     agent.greet("after")
     agent.stop()
     assert store.agents.load("a").messages == 41
-    assert store.verify(level="decode").findings == []
+    assert store.maintenance.verify(level="decode").findings == []
     assert store.agents.restore("a").count == 41
 
 
@@ -105,15 +105,15 @@ def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
         from holdfast.backends.runtime.drivers import run
         from holdfast.backends.tables import STEPS
 
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         (rows,) = run(backend.read([Scan(STEPS, ("", LINE))]))
         body = bytearray(rows[-1].body)
         body[-1] ^= 1
         run(backend.apply([Put(STEPS, Row(rows[-1].key, rows[-1].columns, bytes(body)))]))
-        store.engine.ground.cache.clear()
+        store._engine.ground.cache.clear()
         with pytest.raises(holdfast.CorruptError):
             store.agents.load("a")
-        store.repair(mirror)
-        store.engine.ground.cache.clear()
+        store.maintenance.repair(mirror)
+        store._engine.ground.cache.clear()
         same(store, mirror)
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []

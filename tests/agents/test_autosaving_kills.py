@@ -50,7 +50,7 @@ def saved(url: str) -> int:
     """How many turns are there; they are in order, and none is there twice."""
     with holdfast.open(url) as store:
         messages = store.agents.messages("a")
-        assert not store.verify().findings
+        assert not store.maintenance.verify().findings
     assert [message["content"] for message in messages] == [str(number) for number in range(len(messages))]
     return len(messages)
 

@@ -78,7 +78,7 @@ def test_a_class_of_any_kind_is_kept_and_comes_back(cls: Any) -> None:
     assert (found.agent.model, found.agent.seen) == ("large", ["x"])
     assert (found.context, found.conversation.all(), found.status) == ({"k": 1}, ["hello"], "stopped")
     assert found.configuration == {"model": "large"}
-    assert repr(found).startswith("<Kept 'a': ")
+    assert repr(found).startswith("<AgentHandle 'a': ")
 
 
 def test_a_decorated_class_says_what_is_kept_of_it() -> None:

@@ -89,7 +89,7 @@ def test_what_both_changed_apart_is_merged() -> None:
     assert record.fields["greeted"] == ["one", "other"]
     one.reload()
     assert one.notes == other.notes
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 def test_what_both_changed_differently_is_refused() -> None:
@@ -276,7 +276,7 @@ def test_what_was_pruned_since_is_merged_all_the_same() -> None:
     for name in ("Ada", "Bob"):
         one.greet(name)
         one.save()
-    store.prune(keep_last=1)
+    store.maintenance.prune(keep_last=1)
     other.notes["x"] = 1
     other.save()
     assert store.agents.load("a").fields == {"greeted": ["Ada", "Bob"], "count": 2, "notes": {"x": 1}}
@@ -360,7 +360,7 @@ def test_processes_lose_nothing(tmp_path: Path, processes: int, count: int) -> N
         assert record.fields["count"] == processes * count
         assert record.version == 1 + processes * count
         assert sorted(store.agents.messages("shared")) == sorted(list(range(count)) * processes)
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
 
 
 def test_many_tasks_of_one_agent_save_in_turn() -> None:
@@ -415,8 +415,8 @@ def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     record = opened(backend).agents.load("a")
     assert (record.fields["greeted"], record.version, record.messages) == (["Ada", "Bob"], 3, 2)
     assert len(opened(backend).agents.messages("a")) == 2
-    assert [each.action for each in store.audit(kind="agent")].count("save") == 2
-    assert opened(backend).verify().findings == []
+    assert [each.action for each in store.audit.query(kind="agent")].count("save") == 2
+    assert opened(backend).maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
@@ -429,7 +429,7 @@ def test_an_uncertain_creation_is_repeated_and_not_doubled(made: bool) -> None:
             store.agents.create(Greeter, "a", greeting="Hi")
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.configuration) == (1, {"greeting": "Hi"})
-    assert [each.action for each in store.audit(kind="agent")] == ["create"]
+    assert [each.action for each in store.audit.query(kind="agent")] == ["create"]
     agent.greet("Ada")
     assert agent.save() == 2
     with pytest.raises(ConflictError) as caught:

@@ -255,7 +255,7 @@ def test_a_message_that_is_changed_after_it_was_saved_does_no_harm(store: holdfa
     unsaved["content"] = "changed before it was saved"
     agent.save()
     assert store.agents.restore("m").conversation[-1] == said("changed before it was saved")
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 def test_what_cannot_be_kept_is_refused_when_it_is_added(store: holdfast.Store) -> None:
@@ -315,7 +315,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
 
         def rows() -> list[tuple[Any, ...]]:
             (found,) = run(
-                store.engine.ground.backend.read([Scan(CONVERSATIONS, (store.tenant, agent.keeper.line.line.name))])
+                store._engine.ground.backend.read([Scan(CONVERSATIONS, (store.tenant, agent.keeper.line.line.name))])
             )
             return [(*row.key[2:], *row.columns[:3]) for row in found]
 
@@ -327,7 +327,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
         assert "69" in rows()[-1]
         agent.conversation.summarize("all of it", keep_last=1)
         assert [row[1] for row in rows()] == [0, 1]
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
 
 
 def test_who_reads_while_another_does_reads_again() -> None:
@@ -449,7 +449,7 @@ def test_a_summary_that_cannot_be_saved_is_saved_later() -> None:
         agent = Talker().attach(store, "f", autosave=Autosave(interval=1000))
         agent.conversation.extend(said(str(number)) for number in range(5))
         agent.save()
-        backend: Any = store.engine.ground.backend
+        backend: Any = store._engine.ground.backend
 
         async def fails(changes: Any) -> None:
             raise TransientError("the store is down")

@@ -65,7 +65,7 @@ def test_damage_is_an_error_unless_something_else_was_agreed(backend: Any) -> No
         agent.start()
     assert (agent.version, agent.status) == (0, "created")
     assert store.agents.load("a", version=5).fields["count"] == 4
-    assert store.verify().findings != []
+    assert store.maintenance.verify().findings != []
 
 
 @pytest.mark.parametrize("last", [1, 3])
@@ -73,7 +73,7 @@ def test_the_last_good_state_is_gone_on_from(backend: Any, last: int) -> None:
     written(opened(backend))
     damage(backend, last=last)
     store = opened(backend)
-    found = len(store.verify().findings)
+    found = len(store.maintenance.verify().findings)
     told: list[Recovery] = []
 
     agent = Greeter().attach(store, "a", on_corrupt="last-good")
@@ -84,7 +84,7 @@ def test_the_last_good_state_is_gone_on_from(backend: Any, last: int) -> None:
     assert told == [recovery]
     assert (recovery.kind, recovery.resolved, len(recovery.lost), recovery.version) == ("fell-back", "back", last, 6)
     assert agent.metrics.counts.recoveries == 1
-    rows = store.audit(kind="recovery")
+    rows = store.audit.query(kind="recovery")
     assert [(each.action, each.outcome) for each in rows] == [("fell-back", "back")]
     # It goes on from there, and others see it so.
     agent.greet("again")
@@ -96,7 +96,7 @@ def test_the_last_good_state_is_gone_on_from(backend: Any, last: int) -> None:
     assert fresh.agents.load("a", version=6 - last).fields["count"] == 5 - last
     assert [each.id for each in fresh.agents.list()] == ["a"]
     # The damage is still told of, and nothing but that.
-    assert len(fresh.verify().findings) == found
+    assert len(fresh.maintenance.verify().findings) == found
 
 
 def test_an_agent_is_restored_that_way_too(backend: Any) -> None:
@@ -141,7 +141,7 @@ def test_of_two_who_fall_back_at_once_one_is_first(backend: Any) -> None:
         thread.join()
     assert errors == []
     assert sorted(counts) == [(4, 6, 0), (4, 6, 0), (4, 6, 0), (4, 6, 1)]
-    assert len(store.branches(LINE)) == 2
+    assert len(store.thread(LINE).branches()) == 2
 
 
 def test_who_has_not_heard_of_it_does_not_go_on_from_what_was_passed_over(backend: Any) -> None:
@@ -181,14 +181,14 @@ def test_a_row_that_is_altered_on_the_branch_of_a_fallback_is_found(tmp_path: Pa
     agent = store.agents.restore("a", on_corrupt="last-good")
     agent.start()
     agent.stop()
-    found = len(store.audit_verify().findings)  # the damaged step
-    exported = store.audit_export(tmp_path / "before")
+    found = len(store.audit.verify().findings)  # the damaged step
+    exported = store.audit.export(tmp_path / "before")
     assert len(check_audit(tmp_path / "before", exported.heads).findings) == found
     (rows,) = run(backend.read([Scan(EVENTS, ("", LINE))]))
     last = rows[-1]
     run(backend.apply([Put(EVENTS, Row(last.key, (*last.columns[:2], "agent:evil", *last.columns[3:]), last.body))]))
-    assert len(store.audit_verify().findings) == found + 1
-    store.audit_export(tmp_path / "after")
+    assert len(store.audit.verify().findings) == found + 1
+    store.audit.export(tmp_path / "after")
     assert len(check_audit(tmp_path / "after", exported.heads).findings) == found + 1
 
 

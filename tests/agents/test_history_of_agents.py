@@ -208,11 +208,11 @@ def test_back_to_a_version_a_checkpoint_and_a_state() -> None:
         assert (row.trigger, row.target, row.outcome) == ("rollback", expected.state, "ok")
         assert row.data == {"version": expected.version, "checkpoint": expected.checkpoint}
     assert store.agents.load("w", version=busy.version).fields == busy.fields
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
     worker.transition("rest")
     worker.conversation.append({"role": "user", "content": "three"})
     worker.stop()
-    assert store_on(store.engine.ground.backend).agents.restore("w").log == worker.log
+    assert store_on(store._engine.ground.backend).agents.restore("w").log == worker.log
 
 
 def test_back_to_a_state_is_to_before_the_action() -> None:
@@ -308,7 +308,7 @@ def test_on_stores(kind: str, tmp_path: Path) -> None:
         worker.stop()
         assert [each[0] for each in path(store)] == ["work", "rest", "work", "rest", "insist", "rollback"]
         assert run(counted(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
 
 
 def test_on_a_store_for_asyncio(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_the_rows_of_hooks_ride_in_the_step() -> None:
     agent.save()
     kinds = [row.columns[1] for row in kit.events(store, "␞agents:a")]
     assert kinds.count("hook") == 1
-    assert store.audit_verify().ok
-    assert store.verify().findings == []
+    assert store.audit.verify().ok
+    assert store.maintenance.verify().findings == []
 
 
 def test_the_same_for_asyncio() -> None:

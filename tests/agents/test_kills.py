@@ -143,8 +143,8 @@ class After(Aftermath):
         assert (again.status, again.state, again.log) == ("stopped", agent.state, agent.log)
         assert list(again.conversation) == list(agent.conversation)
         assert len(store.agents.history("a")) == again.version == agent.version
-        assert store.verify().findings == []
-        report = run(verify(store.engine, ""))
+        assert store.maintenance.verify().findings == []
+        report = run(verify(store._engine, ""))
         assert (report.findings, report.steps) == ([], agent.version)
 
 

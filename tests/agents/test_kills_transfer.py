@@ -156,8 +156,8 @@ class After(Aftermath):
             giver, receiver = [store.agents.restore(id) for id in handed_back]
             giver.transfer(receiver, accept=True)
             assert store.agents.messages(giver.keeper.line.id) == []
-        assert store.verify().findings == []
-        assert run(verify(store.engine, "")).findings == []
+        assert store.maintenance.verify().findings == []
+        assert run(verify(store._engine, "")).findings == []
 
 
 def said(messages: list[str]) -> list[str]:

@@ -108,7 +108,7 @@ def test_the_figures_of_a_store_are_those_of_its_agents() -> None:
 def test_an_identity_sees_its_own_agents_only() -> None:
     store, _ = wobbly()
     with store:
-        mine, theirs = store.acting_as(agent="mine"), store.acting_as(agent="theirs")
+        mine, theirs = store.as_identity(agent="mine"), store.as_identity(agent="theirs")
         own = Noter().attach(mine, "mine")
         own.save()
         other = Noter().attach(theirs, "theirs")

@@ -46,7 +46,7 @@ def test_an_action_is_between_two_steps() -> None:
     assert (before.pending.trigger, before.pending.data) == ("work", "a")
     assert before.fields["log"] == []
     assert store.agents.load("w").pending is None
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 def test_both_steps_and_the_row_have_one_correlation() -> None:
@@ -226,7 +226,7 @@ def test_hooks_are_asked_before_anything_is_saved() -> None:
     worker.transition("work")
     assert seen == [("work", "idle", "busy")] * 2
     assert path(store) == [("work", "idle", "busy", "ok")]
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 class Nested(PersistentAgent, name="test-nested"):

@@ -219,7 +219,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.status != "created":
-            assert self.store.verify().findings == []
+            assert self.store.maintenance.verify().findings == []
 
 
 TestAgainstModel = AgainstModel.TestCase

@@ -100,7 +100,7 @@ def test_a_transition_is_taken_back() -> None:
     assert (row.outcome, row.error) == ("error", "interrupted, and taken back")
     assert row.correlation == found.pending.correlation == recorded(store, kind="recovery")[0].correlation
     assert store.agents.load("w").pending is None
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize("saves", [1, 300])

@@ -128,7 +128,7 @@ def test_a_conversation_goes_over_with_its_context(store: holdfast.Store) -> Non
     receiver.save()
     assert list(store.agents.restore("a").conversation) == ["new"]
     assert list(store.agents.restore("b").conversation) == ["own", 0, 1, 2, "after"]
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 def test_the_history_of_the_giver_keeps_what_it_gave(store: holdfast.Store) -> None:
@@ -431,7 +431,7 @@ def test_who_acts_must_be_allowed_to_write_both(store: holdfast.Store) -> None:
     giver, receiver = pair(store)
     giver.save()
     receiver.save()
-    acting = store.acting_as(agent="a")
+    acting = store.as_identity(agent="a")
     mine = acting.agents.restore("a")
     version = mine.version
     with pytest.raises(DeniedError):

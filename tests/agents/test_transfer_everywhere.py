@@ -43,4 +43,4 @@ def test_a_transfer_is_made_as_a_whole_or_not_at_all(kind: str, tmp_path: Path) 
         assert again.conversation.last(1) == messages[-1:]
         again.transfer("a")
         assert store.agents.messages("a") == ["first", *messages]
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []

@@ -94,7 +94,7 @@ def cut_off(url: str, at: int, after: bool, policy: OnIncomplete, by_id: bool) -
         giver, receiver = store.agents.restore("a"), store.agents.restore("b")
         (receiver if handed else giver).transfer(giver if handed else receiver)
         assert sorted(map(str, held(store)[0] + held(store)[1])) == ["0", "1", "2", "3", "own"]
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize("policy", ["back", "forward"])

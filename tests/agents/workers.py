@@ -150,5 +150,5 @@ def path(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[tuple[s
 
 def kinds(store: Store | AsyncStore, id: str = "w") -> list[str]:
     """The kinds of an agent's steps, the oldest first."""
-    rows = run(store.engine.lines.history(line_of(store, id).line))
+    rows = run(store._engine.lines.history(line_of(store, id).line))
     return [StepRef.of(row).kind for row in reversed(rows)]

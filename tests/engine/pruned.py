@@ -47,9 +47,9 @@ class Picture:
     """A line with all its steps, also those that were revised since."""
 
     def __init__(self, store: Store, line: Line = LINE) -> None:
-        engine = store.engine
+        engine = store._engine
         rows = rows_of(engine.ground.backend, line)
-        cold = store_on(engine.ground.backend, cache_bytes=0).engine.states
+        cold = store_on(engine.ground.backend, cache_bytes=0)._engine.states
         self.branches = [Branch.of(row) for row in rows["branches"]]
         points = [StepRef.of(row) for row in rows["steps"]]
         self.stubs = {point[:2] for point in points if point.pruned}
@@ -94,12 +94,12 @@ def dropping_ids(*ids: str) -> Choose:
 
 
 def prune(store: Store, choose: Choose, line: Line = LINE) -> None:
-    run(store.engine.rewriter.rewrite(line, choose))
+    run(store._engine.rewriter.rewrite(line, choose))
 
 
 def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], writes: Iterable[str] = ()) -> Picture:
     """What is left is what should be."""
-    rows = rows_of(store.engine.ground.backend)
+    rows = rows_of(store._engine.ground.backend)
     left = {place: each for place, each in before.steps.items() if place not in dropped}
     now = Picture(store)
     assert now.steps.keys() == left.keys()
@@ -135,12 +135,12 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
             store.get("t", id)
     for branch, seq in dropped:
         with pytest.raises(NotFoundError):
-            run(store.engine.lines.find(LINE, Position(branch, seq)))
-    summary = store.thread("t")
+            run(store._engine.lines.find(LINE, Position(branch, seq)))
+    summary = store.thread("t").info()
     assert (summary.steps, summary.latest) == (len(left), max(ids, default=None))
     assert [(each.steps, each.bytes) for each in store.threads(prefix="t")] == [(summary.steps, summary.bytes)]
     bases = {None, *ids}
-    assert all(branch.base in bases for branch in store.branches("t"))
+    assert all(branch.base in bases for branch in store.thread("t").branches())
     return now
 
 
@@ -148,13 +148,13 @@ def decorate(store: Store, ids: list[str], chance: int) -> None:
     """Give names, tags and pending writes to some checkpoints."""
     for number, id in enumerate(ids):
         if (chance >> number) & 1:
-            store.name("t", f"name {number}", id, move=True)
+            store.thread("t").tag(f"name {number}", id, move=True)
         if (chance >> number) & 2:
-            store.tag("t", "tag", id)
+            store.thread("t").label("tag", id)
     chosen = [id for number, id in enumerate(ids) if (chance >> number) & 4] + ["not saved yet"]
     for id in chosen:
-        written = PendingWriteRow("path", "task", 0, "channel", store.engine.ground.codec.pack(id))
-        run(store.engine.writes.put(LINE, id, [written]))
+        written = PendingWriteRow("path", "task", 0, "channel", store._engine.ground.codec.pack(id))
+        run(store._engine.writes.put(LINE, id, [written]))
 
 
 def after(thread: Thread, now: Picture) -> None:
@@ -162,7 +162,7 @@ def after(thread: Thread, now: Picture) -> None:
     thread.saved = {id: each.state for id, each in now.last().items()}
     for branch in list(thread.forks):
         try:
-            thread.forks[branch] = thread.store.get("t", branch=branch).id
+            thread.forks[branch] = thread.store.get("t", at=branch).id
         except NotFoundError:
             del thread.forks[branch]
 
@@ -175,7 +175,7 @@ def go_on(thread: Thread, script: list[Any]) -> None:
 
 
 def branches(store: Store) -> list[str]:
-    return [each.name for each in store.branches("t")]
+    return [each.name for each in store.thread("t").branches()]
 
 
 def filled(on: Backend, **settings: Any) -> Store:
@@ -184,7 +184,7 @@ def filled(on: Backend, **settings: Any) -> Store:
     for n in range(8):
         state = {"n": n, "list": [f"item {i}" for i in range(n)], "large": f"{LARGE}{n // 2}"}
         store.put("t", state, id=str(n), metadata={"n": n})
-    store.fork("t", "3", branch="side")
+    store.thread("t").fork("side", at="3")
     store.put("t", {"side": 1}, id="80", branch="side")
     store.put("t", {"side": 2}, id="81", branch="side")
     return store

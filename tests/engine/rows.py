@@ -49,7 +49,7 @@ def made_again(backend: Backend, *, fold_every: int = 32) -> Rows:
     other = MemoryBackend()
     for space, rows in zip(log, run(backend.read([Scan(space, ()) for space in log])), strict=True):
         run(other.apply([Put(space, row) for row in rows]))
-    engine = showing(other, fold_every=fold_every).engine
+    engine = showing(other, fold_every=fold_every)._engine
     for line in run(engine.lines.names("")):
         run(engine.projector.build(line))
     return rows_of(other)

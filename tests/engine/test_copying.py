@@ -45,7 +45,7 @@ OTHER = Line("else", "t")
 
 
 def copy(store: Store, names: Mapping[Line, Line] | None = None) -> None:
-    run(store.engine.copier.copy({LINE: COPY} if names is None else names))
+    run(store._engine.copier.copy({LINE: COPY} if names is None else names))
 
 
 def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
@@ -66,7 +66,7 @@ def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
         assert (found.point, found.header) == (each.point, each.header)
         assert identical(found.state, each.state)
     for id in {str(row.key[2]) for row in one["writes"]}:
-        assert run(store.engine.writes.of(to, id)) == run(store.engine.writes.of(line, id))
+        assert run(store._engine.writes.of(to, id)) == run(store._engine.writes.of(line, id))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +97,7 @@ def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: 
         thread.check()
         assert rows_of(on, COPY) == copied, "what happens to the one does not happen to the other"
         store.delete("t")
-        again = store_on(on, fold_every=fold_every, clock=store.engine.ground.clock)
+        again = store_on(on, fold_every=fold_every, clock=store._engine.ground.clock)
         copy(again, {COPY: LINE})
         check_copy(on, COPY, LINE)
         run(on.close())
@@ -112,18 +112,18 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
     store = filled(shared)
-    store.name("t", "best", "4")
-    store.tag("t", "good", "5")
+    store.thread("t").tag("best", "4")
+    store.thread("t").label("good", "5")
     copy(store)
-    assert store.names("copy") == {"best": "4"}
-    assert store.tags("copy") == {"good": ["5"]}
-    assert store.thread("copy").steps == store.thread("t").steps
+    assert store.thread("copy").tags() == {"best": "4"}
+    assert store.thread("copy").labels() == {"good": ["5"]}
+    assert store.thread("copy").info().steps == store.thread("t").info().steps
     assert [each.hash for each in store.log("copy")] == [each.hash for each in store.log("t")]
     saved = store.put("copy", {"new": LARGE}, id="90", parent="7")
     assert (saved.step, saved.branch) == (8, 0)
     assert store.put("copy", {"side": "on"}, id="91", branch="side").step == 6
     store.put("copy", {"n": "revised"}, id="2")
-    store.compact("copy")
+    store.maintenance.compact("copy")
     prune(store, dropping_ids("3"), COPY)
     assert store.get("copy", "2").state == {"n": "revised"}
     assert store.get("copy", "90").state == {"new": LARGE}
@@ -160,7 +160,7 @@ def test_all_or_none(shared: Backend) -> None:
 
 def test_a_line_that_only_has_writes(shared: Backend) -> None:
     store = store_on(shared)
-    run(store.engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
+    run(store._engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
     copy(store)
     check_copy(shared)
 
@@ -168,10 +168,10 @@ def test_a_line_that_only_has_writes(shared: Backend) -> None:
 def test_more_rows_than_a_page(shared: Backend) -> None:
     store = store_on(shared, fold_every=3)
     for n in range(300):
-        store.put("t", {"n": n, "list": [n] * (n % 7)}, id=f"{n:04}", tags=["all"])
+        store.put("t", {"n": n, "list": [n] * (n % 7)}, id=f"{n:04}", labels=["all"])
     copy(store)
     check_copy(shared)
-    assert len(store.tags("copy")["all"]) == 300
+    assert len(store.thread("copy").labels()["all"]) == 300
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {
@@ -180,10 +180,10 @@ CHANGES: dict[str, Callable[[Store], object]] = {
         store.put("t", {"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent=None if n else "7") for n in range(7)
     ],
     "branch": lambda store: store.put("t", {"branch": 1}, id="90", parent="2"),
-    "compact": lambda store: store.compact("t"),
+    "compact": lambda store: store.maintenance.compact("t"),
     "prune": lambda store: prune(store, dropping_ids("0", "4", "7")),
     "revise": lambda store: store.put("t", {"n": "revised"}, id="6"),
-    "write": lambda store: run(store.engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")])),
+    "write": lambda store: run(store._engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")])),
 }
 
 
@@ -196,7 +196,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store.engine.ground.clock
+        clock = store._engine.ground.clock
         other = store_on(backend.inner, fold_every=3, clock=clock)
         before = states_of(other)
         with moment.interfere(backend, lambda: CHANGES[change](other)):
@@ -206,8 +206,8 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
         copied = states_of(cold, "copy")
         assert copied.items() >= {id: now[id] for id in before.keys() & now.keys()}.items() or copied == before
         assert all(state in (before.get(id), now.get(id)) for id, state in copied.items())
-        assert cold.thread("copy").steps >= len(copied)
-        cold.compact("copy")
+        assert cold.thread("copy").info().steps >= len(copied)
+        cold.maintenance.compact("copy")
         cold.put("copy", {"on": 1}, id="99")
         assert states_of(cold, "copy") == copied | {"99": {"on": 1}}
 
@@ -217,10 +217,10 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
 def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = filled(backend)
-    other = store_on(shared, clock=store.engine.ground.clock)
+    other = store_on(shared, clock=store._engine.ground.clock)
 
     def fork() -> None:
-        other.fork("t", "1", branch=f"fork {len(other.branches('t'))}")
+        other.thread("t").fork(f"fork {len(other.thread('t').branches())}", at="1")
 
     def commits(batch: Batch) -> bool:
         return any(isinstance(each, Create) and each.space is LINES for each in batch)
@@ -237,7 +237,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
         nonlocal refused
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store.engine.ground.clock
+        clock = store._engine.ground.clock
         other = store_on(backend.inner, fold_every=2, clock=clock)
         made = False
         with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(ConflictError):
@@ -251,8 +251,8 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
             other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
         for each in (other, store_on(backend.inner, fold_every=2, clock=clock)):
             assert [state["mine"] for state in states_of(each, "copy").values()] == list(range(8, -1, -1))
-            assert [run(each.engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
-            each.compact("copy")
+            assert [run(each._engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
+            each.maintenance.compact("copy")
 
     at_every_moment(scenario)
     assert refused >= 15
@@ -261,7 +261,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
 def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> None:
     shared, clock = fresh(), Clock()
     store = filled(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
+    run(store._engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")]))
     killed = Counter[str]()
     for lives in range(100):
         clock.now += 3600 * 10**9  # whoever was killed is taken for dead
@@ -277,13 +277,13 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> No
             killed["after"] += 1
         elif lives % 2:  # somebody else takes the name
             killed["name taken"] += 1
-            others = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+            others = store_on(shared, fold_every=2, clock=store._engine.ground.clock)
             for n in range(9):
                 others.put("copy", {"mine": n}, id=f"my {n}")
-            cold = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+            cold = store_on(shared, fold_every=2, clock=store._engine.ground.clock)
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
-            assert run(cold.engine.writes.of(COPY, "my 5")) == []
-            cold.compact("copy")
+            assert run(cold._engine.writes.of(COPY, "my 5")) == []
+            cold.maintenance.compact("copy")
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             cold.delete("copy")
         else:  # or it is tried again, perhaps after something else was left

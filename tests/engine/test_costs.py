@@ -146,7 +146,7 @@ def test_a_fork_copies_nothing() -> None:
     for turn in range(100):
         store.put("chat", {"messages": [f"message {n}" for n in range(turn)]})
     counting.reset()
-    store.fork("chat", step=50, branch="what if")
+    store.thread("chat").fork("what if", at=50)
     assert counting.bytes_written.total() < 200
     store.put("chat", {"messages": ["other"]}, branch="what if")
     assert counting.bytes_written.total() < 2_000
@@ -157,7 +157,7 @@ def test_the_cache_keeps_to_its_bound(limit: int) -> None:
     store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=limit)
     for number in range(60):
         store.put(f"chat {number}", {"messages": [random.Random(number).randbytes(900) for _ in range(200)]})
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -166,6 +166,6 @@ def test_the_cache_keeps_to_its_bound(limit: int) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert store.engine.ground.cache.held <= limit
+    assert store._engine.ground.cache.held <= limit
     assert after - before <= 1.3 * limit + 200_000
     assert after - before > 0.3 * limit  # it is used, too

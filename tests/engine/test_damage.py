@@ -25,14 +25,14 @@ Truth = dict[str, dict[str, Any]]
 
 def small_store(folder: Path) -> tuple[bytes, Truth]:
     """A store in a small file, closed; and the states in it."""
-    store = Store(store_on(opened(folder), fold_every=3, clock=Clock()).engine, "")
+    store = Store(store_on(opened(folder), fold_every=3, clock=Clock())._engine, "")
     truth: Truth = {}
     for turn in range(5):
         for thread in ("chat", "notes"):
             state = {"messages": [f"{thread} message {n}" * 3 for n in range(turn + 1)], "turn": turn}
             saved = store.put(thread, state, metadata={"turn": turn})
             truth.setdefault(thread, {})[saved.id] = state
-    store.name("chat", "end")
+    store.thread("chat").tag("end")
     store.put("chat", {"turn": -1}, id="again", parent=store.log("chat", limit=3)[-1].id)
     truth["chat"]["again"] = {"turn": -1}
     store.close()

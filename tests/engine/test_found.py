@@ -83,7 +83,7 @@ def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
     for n in range(20):
         for turn in range(10):
             store.put(f"t{n}", {"text": f"{turn}" * 60_000})
-    held = [entry for entry, _ in store.engine.ground.cache._entries.values() if hasattr(entry, "tail")]
+    held = [entry for entry, _ in store._engine.ground.cache._entries.values() if hasattr(entry, "tail")]
     tails = sum(len(op.value) for each in held for _, edit in each.tail for _, op in edit.put)
     assert tails <= 2 << 20
 
@@ -103,8 +103,8 @@ def test_unchanged_on_top_of_the_latest_that_others_follow_with_lower_ids(shared
     store = store_on(shared)
     store.put("t", {"v": 1}, id="9")
     store.put("t", {"v": 2}, id="5")
-    assert store.put("t", {"v": 1}, if_changed=True, tags=["same"]).id == "9"
-    assert store.tags("t") == {"same": ["9"]}
+    assert store.put("t", {"v": 1}, if_changed=True, labels=["same"]).id == "9"
+    assert store.thread("t").labels() == {"same": ["9"]}
 
 
 def test_a_change_is_judged_by_what_is_there_now(shared: Backend) -> None:
@@ -148,9 +148,9 @@ def test_lazy_reads_go_on_after_another_compacted(shared: Backend) -> None:
         one.put("t", {"list": [f"item {i}" * 100 for i in range(n * 10)]}, id=str(n))
     lazy = one.get("t", "5", lazy=True).state
     assert lazy.length("list") == 50
-    other.compact("t")
+    other.maintenance.compact("t")
     assert lazy["list"] == [f"item {i}" * 100 for i in range(50)]
-    other.compact("t")
+    other.maintenance.compact("t")
     assert one.get("t", "5", lazy=True).state["list"] == lazy["list"]
     assert one.put("t", {"list": []}).step == 8
 
@@ -163,13 +163,13 @@ def test_main_goes_with_a_new_revision(shared: Backend) -> None:
     for n in range(3):
         store.put("t", {"v": n}, id=str(n))
     store.put("t", {"v": "new"}, id="2")
-    assert store.get("t", branch="main").state == {"v": "new"}
+    assert store.get("t", at="main").state == {"v": "new"}
     made = store.put("t", {"v": 3}, id="3", branch="main")
     assert made.parent == "2"
     assert store.get("t").state == {"v": 3}
     store.put("t", {"v": "newer"}, id="1")
-    assert store.get("t", branch="main").id == "3"
-    assert [each.name for each in store.branches("t")].count("main") == 1
+    assert store.get("t", at="main").id == "3"
+    assert [each.name for each in store.thread("t").branches()].count("main") == 1
 
 
 def test_revising_again_and_again_leaves_no_heap_of_branches(shared: Backend) -> None:
@@ -178,10 +178,12 @@ def test_revising_again_and_again_leaves_no_heap_of_branches(shared: Backend) ->
         store.put("t", {"v": n}, id=str(n))
     for n in range(3):
         store.put("t", {"v": f"2, {n}"}, id="2")
-    before = len(store.branches("t"))
+    before = len(store.thread("t").branches())
     for n in range(4):
         store.put("t", {"v": f"1, {n}"}, id="1")
-    assert len(store.branches("t")) == before + 8  # each time one for the revision, and one for what follows it
+    assert (
+        len(store.thread("t").branches()) == before + 8
+    )  # each time one for the revision, and one for what follows it
     assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "1, 3", "2, 2", 3]
 
 
@@ -192,7 +194,7 @@ def test_what_is_appended_during_a_revision_moves_along(shared: Backend) -> None
         store.put("t", {"v": n}, id=str(n))
     with backend.interfere(lambda: other.put("t", {"v": 3}, id="3", branch="main")):
         store.put("t", {"v": "new"}, id="1")
-    assert store.get("t", branch="main").id == "3"
+    assert store.get("t", at="main").id == "3"
     assert store.get("t", "3").parent == "2"
     assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "new", 2, 3]
 
@@ -203,11 +205,11 @@ def test_a_branch_that_moves_while_one_appends_to_it(fresh: Backends) -> None:
         store, other = store_on(backend, cache_bytes=0), store_on(backend.inner)
         store.put("t", {"v": 0}, id="0")
         store.put("t", {"v": 1}, id="1")
-        store.fork("t", "1", branch="f")
+        store.thread("t").fork("f", at="1")
         store.put("t", {"v": 2}, id="2", branch="f")
         with moment.interfere(backend, lambda: other.put("t", {"v": "new"}, id="1")):
             store.put("t", {"v": 3}, id="3", branch="f")
-        assert store.get("t", branch="f").id == "3"
+        assert store.get("t", at="f").id == "3"
         assert store.get("t", "3").parent == "2"
         assert other.get("t", "1").state == {"v": "new" if moment.came else 1}
 
@@ -216,14 +218,14 @@ def test_a_branch_that_moves_while_one_appends_to_it(fresh: Backends) -> None:
 
 def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"v": 1}, id="1", name="n")
-    store.put("t", {"v": 1}, id="1", name="n", tags=["x"])
-    store.put("t", {"v": 2}, id="1", name="n", tags=["y"])
+    store.put("t", {"v": 1}, id="1", tag="n")
+    store.put("t", {"v": 1}, id="1", tag="n", labels=["x"])
+    store.put("t", {"v": 2}, id="1", tag="n", labels=["y"])
     store.put("t", {"v": 3}, id="2")
     for state in ({"v": 3}, {"v": 4}):
         with pytest.raises(ConflictError, match="has the name"):
-            store.put("t", state, id="2", name="n")
-    assert (store.names("t"), store.tags("t")) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
+            store.put("t", state, id="2", tag="n")
+    assert (store.thread("t").tags(), store.thread("t").labels()) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
     assert store.get("t", "2").state == {"v": 3}
 
 
@@ -247,11 +249,11 @@ def test_a_rewrite_that_was_overtaken_harms_nobody(fresh: Backends) -> None:
 
         def overtake() -> None:
             clock.now += 3600 * 10**9  # the other one takes it for dead
-            other.compact("t")
+            other.maintenance.compact("t")
             other.put("t", states.setdefault("9", {"list": []}), id="9")
 
         with moment.interfere(backend, overtake), contextlib.suppress(ConflictError):
-            store.compact("t")
+            store.maintenance.compact("t")
         cold = store_on(backend.inner, fold_every=2)
         assert {each.id: cold.get("t", each.id).state for each in cold.log("t")} == states
 
@@ -264,7 +266,7 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
         store, other = store_on(backend, fold_every=2), store_on(backend.inner)
         lists(store)
         with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(ConflictError, NotFoundError):
-            store.compact("t")
+            store.maintenance.compact("t")
         assert len(other.threads()) == (not moment.came)
         rows = run(backend.read([Scan(space, ("", "t")) for space in TABLES]))
         assert any(rows) == (not moment.came)
@@ -275,9 +277,9 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
 def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
     ahead, store = store_on(shared, clock=Clock(2 * 10**18)), store_on(shared)
     store.put("t", {"v": 1})
-    line = ahead._line("t")
-    run(Lease(ahead.engine.ground, line, "rewrite").take())
-    store.compact("t")
+    line = ahead._handle.thread_line("t")
+    run(Lease(ahead._engine.ground, line, "rewrite").take())
+    store.maintenance.compact("t")
 
 
 def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
@@ -291,9 +293,9 @@ def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), backend.interfere(die, at=4):
-        cut.compact("t")
+        cut.maintenance.compact("t")
     run(shared.apply([Delete(REFS, ("", "t", "lease"))]))
-    store.compact("t")
+    store.maintenance.compact("t")
     (nodes,) = run(shared.read([Scan(NODES, ("", "t"))]))
     assert len({row.key[2] for row in nodes}) == 1
 
@@ -394,13 +396,13 @@ def test_branches_opened_together_get_numbers_of_their_own(shared: Backend) -> N
 def test_a_transaction_on_a_branch_and_on_what_it_changes_itself(shared: Backend) -> None:
     store = store_on(shared, fold_every=2)
     store.put("t", {"v": 1}, id="1")
-    store.fork("t", "1", branch="f")
+    store.thread("t").fork("f", at="1")
     with store.transaction() as together:
         together.put("t", {"v": 2}, id="2", branch="f")
         together.update("t", {("d", "k"): 1}, id="3", branch="f")
         together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="4", branch="f")
-        together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="5", branch="f", if_changed=True, tags=["same"])
+        together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="5", branch="f", if_changed=True, labels=["same"])
     assert [each.id for each in together.checkpoints] == ["2", "3", "4", "4"]
-    assert store.get("t", branch="f").state == {"v": 3, "d": {"k": 1, "l": 2}}
+    assert store.get("t", at="f").state == {"v": 3, "d": {"k": 1, "l": 2}}
     assert store.get("t", "3").state == {"v": 2, "d": {"k": 1}}
-    assert store.tags("t") == {"same": ["4"]}
+    assert store.thread("t").labels() == {"same": ["4"]}

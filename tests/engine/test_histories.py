@@ -60,7 +60,7 @@ class Thread:
                 assert lazy.length(name) == len(value)
                 assert identical(lazy.slice(name, start=-3), value[-3:])
         for branch, id in self.forks.items():
-            assert self.store.get("t", branch=branch).id == id
+            assert self.store.get("t", at=branch).id == id
 
 
 @st.composite
@@ -104,7 +104,7 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
         _follow(thread, id)
     elif action == "fork":
         branch = f"fork {len(thread.forks)}"
-        store.fork("t", old, branch=branch)
+        store.thread("t").fork(branch, at=old)
         thread.forks[branch] = old
     elif action == "put on fork" and thread.forks:
         branch = sorted(thread.forks)[chance % len(thread.forks)]
@@ -113,7 +113,7 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
         saved[id] = state
         thread.forks[branch] = id
     elif action == "restore":
-        made = store.restore("t", old)
+        made = store.thread("t").restore(at=old)
         saved[made.id] = saved[old]
         _follow(thread, made.id)
     elif action == "put again":
@@ -125,16 +125,16 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
         store.put("t", saved[old], id=old)
         assert len(store.log("t")) == before
     elif action == "compact":
-        store.compact("t")
+        store.maintenance.compact("t")
     elif action == "forget":
-        store.engine.ground.cache.clear()
+        store._engine.ground.cache.clear()
 
 
 def _follow(thread: Thread, id: str) -> None:
     """A branch whose head something was put upon goes on with it, unless that opened a branch."""
     parent = thread.store.get("t", id).parent
     for branch, head in thread.forks.items():
-        if head == parent and thread.store.get("t", branch=branch).id == id:
+        if head == parent and thread.store.get("t", at=branch).id == id:
             thread.forks[branch] = id
 
 

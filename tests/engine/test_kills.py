@@ -61,7 +61,7 @@ def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str,
 def has(url: str, thread: str) -> bool:
     with holdfast.open(url) as store:
         try:
-            store.thread(thread)
+            store.thread(thread).info()
         except NotFoundError:
             return False
         return True
@@ -90,7 +90,7 @@ def rounds(url: str, count: int, seed: int) -> None:
     check(url, acknowledged, recent=10**6)
     assert sum(map(len, acknowledged.values())) > count
     with holdfast.open(url) as store:
-        assert run(store.engine.ground.backend.check()) == []
+        assert run(store._engine.ground.backend.check()) == []
 
 
 @pytest.mark.parametrize("count", mostly_nightly([4, 12], daily=[4]))

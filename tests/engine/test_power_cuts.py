@@ -37,7 +37,7 @@ class Play:
         self._do("delete", thread, "", {}, lambda: self.store.delete(thread))
 
     def compact(self, thread: str) -> None:
-        self._do("compact", thread, "", {}, lambda: self.store.compact(thread))
+        self._do("compact", thread, "", {}, lambda: self.store.maintenance.compact(thread))
 
     def _do(self, what: str, thread: str, id: str, state: dict[str, Any], action: Callable[[], Any]) -> None:
         self._mark(("begins", what, thread, id, state))

@@ -273,7 +273,7 @@ def test_tasks_at_once_leave_the_right_rows(tmp_path: Path) -> None:
 
 
 def backend_at(url: str) -> Backend:
-    return holdfast.open(url).engine.ground.backend
+    return holdfast.open(url)._engine.ground.backend
 
 
 def test_rows_are_made_when_they_are_first_wanted() -> None:
@@ -322,13 +322,13 @@ def test_checkpoints_that_lack_rows_are_found_wherever_they_are(many: int) -> No
     for n in range(many):
         aside = without.put("t", {"n": 2}, id=f"2{n:02}", parent=aside).id
     store.put("t", {"n": 3}, id="3", parent="1")
-    assert store.project() == 1
+    assert store.maintenance.project() == 1
     check_rows(on)
     without.put("t", {"n": 4}, id="2", parent="1", metadata={"n": 4})
     without.put("t", {"n": 5}, id="2", metadata={"n": 5})
-    assert store.project() == 1
+    assert store.maintenance.project() == 1
     check_rows(on)
-    assert store.project() == 0
+    assert store.maintenance.project() == 0
 
 
 def damage(on: Backend, thread: str, number: int) -> None:
@@ -398,7 +398,7 @@ def test_rows_come_with_a_copy() -> None:
     on = MemoryBackend()
     store = showing(on)
     store.put("t", {"messages": ["a"], "n": 1}, metadata={"k": 1})
-    run(store.engine.copier.copy({Line("", "t"): Line("", "copy")}))
+    run(store._engine.copier.copy({Line("", "t"): Line("", "copy")}))
     assert rows_of(on)["state_values"]["copy", "n"]["value"] == 1
     check_rows(on)
 
@@ -431,12 +431,12 @@ def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.project(progress=stop)
+        store.maintenance.project(progress=stop)
     assert [key[0] for key in rows_of(on)["agent_states"]] == ["t0", "t1"]
-    assert store.project(progress=lambda name, number: seen.append((name, number))) == 3
+    assert store.maintenance.project(progress=lambda name, number: seen.append((name, number))) == 3
     assert seen[2:] == [(f"t{n}", n + 1) for n in range(5)]
-    assert store.project() == 0
-    assert store.project(after="t2", again=True) == 2
+    assert store.maintenance.project() == 0
+    assert store.maintenance.project(after="t2", again=True) == 2
     check_rows(on)
 
 
@@ -446,12 +446,12 @@ def test_damaged_rows_are_made_anew() -> None:
     store.put("t", {"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
     store.put("t", {"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
     run(on.apply([Delete(CONVERSATIONS, ()), Delete(METADATA, ())]))
-    assert store.project() == 0
-    assert store.project(again=True) == 1
+    assert store.maintenance.project() == 0
+    assert store.maintenance.project(again=True) == 1
     assert rows_of(on) == made_again(on) | {"agent_states": rows_of(on)["agent_states"]}
     bogus = ("zzzz", "", "", "", 1, "", 9)
     run(on.apply([Put(AGENT_STATES, Row(("", "t"), bogus)), Delete(STATE_VALUES, ("", "t", "n"))]))
-    assert store.project() == 1
+    assert store.maintenance.project() == 1
     check_rows(on)
 
 
@@ -459,15 +459,15 @@ def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypat
     def capabilities(self: MemoryBackend) -> Capabilities:
         return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, projected=True)
 
-    assert not holdfast.open("memory://").engine.projector.on
-    assert holdfast.open("memory://", project=True).engine.projector.on
+    assert not holdfast.open("memory://")._engine.projector.on
+    assert holdfast.open("memory://", project=True)._engine.projector.on
     monkeypatch.setattr(MemoryBackend, "capabilities", property(capabilities))
-    assert holdfast.open("memory://").engine.projector.on
-    assert not holdfast.open("memory://", project=False).engine.projector.on
+    assert holdfast.open("memory://")._engine.projector.on
+    assert not holdfast.open("memory://", project=False)._engine.projector.on
     with pytest.raises(ConfigError, match="project is True or False"):
         holdfast.open("memory://", project="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="opened without readable rows"):
-        holdfast.open("memory://", project=False).project()
+        holdfast.open("memory://", project=False).maintenance.project()
 
 
 def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
         state = {"messages": said, "numbers": [n, 2**63 - 1, 2**70, 1.5, None, True], "plan": {"a.b": {"$c": n}}}
         ids.append(store.put("t", state, metadata={"n": n, "who": "ann"}).id)
     store.update("t", {"messages": said[:5], "large": "x" * 70_000}, remove=["plan"])
-    store.fork("t", ids[3], branch="side")
+    store.thread("t").fork("side", at=ids[3])
     store.put("t", {"messages": ["aside"]}, branch="side")
     check_rows(on, fold_every=4)
     again = showing(on, fold_every=4)
@@ -508,7 +508,7 @@ def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     check_rows(on, fold_every=4)
     again.put("t", {"revised": True}, id=ids[10])
     check_rows(on, fold_every=4)
-    assert again.project(again=True) == 1
+    assert again.maintenance.project(again=True) == 1
     check_rows(on, fold_every=4)
     again.delete("t")
     assert not any(rows_of(on).values())
@@ -527,7 +527,7 @@ def test_a_graph_is_shown(tmp_path: Path) -> None:
         config: Any = {"configurable": {"thread_id": "t"}}
         for text in ("one", "two"):
             graph.invoke({"messages": [HumanMessage(text)]}, config)
-        on = saver.store.engine.ground.backend
+        on = saver.store._engine.ground.backend
         rows = rows_of(on)
         said = [(row["role"], row["content"]) for row in rows["conversations"].values()]
         assert said == [("user", "one"), ("assistant", "you said one"), ("user", "two"), ("assistant", "you said two")]
@@ -552,5 +552,5 @@ def test_values_of_a_serializer_of_ones_own_are_named_only(tmp_path: Path) -> No
         checkpoint = empty_checkpoint() | {"channel_values": {"plan": {"a": 1}}, "channel_versions": {"plan": 1}}
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         saver.put(config, checkpoint, {}, {"plan": 1})
-        (row,) = rows_of(saver.store.engine.ground.backend)["state_values"].values()
+        (row,) = rows_of(saver.store._engine.ground.backend)["state_values"].values()
         assert row["value"]["type"] == "msgpack"

@@ -82,7 +82,7 @@ def test_what_stays_is_as_it_was(
         check_pruned(
             store_on(on, clock=clock), Picture(other), set(), {str(row.key[2]) for row in rows_of(on)["writes"]}
         )
-        store.compact("t")
+        store.maintenance.compact("t")
         thread.check()
         run(also.close())
         run(on.close())
@@ -101,7 +101,7 @@ def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
     assert [StepRef.of(row).pruned for row in rows_of(shared)["steps"]] == [False] * 7
     assert store.put("t", {"n": "new"}, id="9", parent="5").branch == 0
     assert store.put("t", {"side": "new"}, id="91", branch="side").step == 5
-    assert store.thread("t").steps == 9
+    assert store.thread("t").info().steps == 9
 
 
 def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
@@ -112,47 +112,51 @@ def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     assert store.get("t", "81").parent is None
     assert store.get("t", "81").state == {"side": 2}
     assert store.get("t", "1").parent is None
-    assert [each.base for each in store.branches("t")] == [None, None]
+    assert [each.base for each in store.thread("t").branches()] == [None, None]
     for number in (0, 3):
         with pytest.raises(NotFoundError, match="pruned"):
-            store.get("t", step=number)
-    with pytest.raises(NotFoundError, match="no checkpoint with number 4"):
-        store.get("t", step=4)
+            store.get("t", at=number)
+    with pytest.raises(NotFoundError, match="was pruned"):
+        store.get("t", at=4)
     prune(store, dropping_ids("81"))
     assert [StepRef.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
-    assert [each.name for each in store.branches("t")] == ["main"]
+    assert [each.name for each in store.thread("t").branches()] == ["main"]
 
 
 def test_the_size_counts_what_is_left(shared: Backend) -> None:
     """A branch's last place may be a stub, when another branch starts there."""
     store = filled(shared)
     prune(store, dropping_ids("3", "4", "5", "6", "7"))
-    with_stub = store.thread("t").bytes
+    with_stub = store.thread("t").info().bytes
     prune(store, dropping_ids("80", "81"))
-    assert 0 < store.thread("t").bytes < with_stub
+    assert 0 < store.thread("t").info().bytes < with_stub
 
 
 def test_a_fork_without_steps_goes_with_what_it_starts_from(shared: Backend) -> None:
     store = filled(shared)
-    store.fork("t", "2", branch="stays")
-    store.fork("t", "5", branch="goes")
+    store.thread("t").fork("stays", at="2")
+    store.thread("t").fork("goes", at="5")
     prune(store, dropping_ids("5"))
-    assert [each.name for each in store.branches("t")] == ["main", "side", "stays"]
+    assert [each.name for each in store.thread("t").branches()] == ["main", "side", "stays"]
     assert store.put("t", {"x": 1}, branch="stays").parent == "2"
-    assert store.fork("t", "6", branch="goes").base == "6"
+    assert store.thread("t").fork("goes", at="6").base == "6"
 
 
 def test_everything_goes(shared: Backend) -> None:
     store = filled(shared)
-    store.name("t", "best", "4")
+    store.thread("t").tag("best", "4")
     everything = dropping_ids(*(each.id for each in store.log("t")))
     prune(store, everything)
     rows = rows_of(shared)
     assert {name for name, found in rows.items() if found} == {"lines"}
     assert store.log("t") == []
-    assert (store.thread("t").steps, store.thread("t").bytes, store.thread("t").latest) == (0, 0, None)
+    assert (store.thread("t").info().steps, store.thread("t").info().bytes, store.thread("t").info().latest) == (
+        0,
+        0,
+        None,
+    )
     prune(store, everything)
-    store.compact("t")
+    store.maintenance.compact("t")
     assert store.put("t", {"n": "again"}, id="0").step == 0
     assert store.get("t").state == {"n": "again"}
 
@@ -170,20 +174,20 @@ def test_old_revisions_go_alone(shared: Backend) -> None:
 
 def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Backend) -> None:
     store = filled(shared)
-    packed = store.engine.ground.codec.pack("carried")
+    packed = store._engine.ground.codec.pack("carried")
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         return RewritePlan(frozenset(), [Put(WRITES, write_row(LINE, "5", PendingWriteRow("", "t", 0, "c", packed)))])
 
     prune(store, choose)
-    assert [each.packed for each in run(store.engine.writes.of(LINE, "5"))] == [packed]
+    assert [each.packed for each in run(store._engine.writes.of(LINE, "5"))] == [packed]
     assert rows_of(shared)["refs"] == [], "the lease was given back"
 
 
 def test_one_at_a_time(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = filled(backend)
-    other = store_on(shared, clock=store.engine.ground.clock)
+    other = store_on(shared, clock=store._engine.ground.clock)
 
     def second() -> None:
         with pytest.raises(ConflictError, match="another rewrite of the thread is under way"):
@@ -227,7 +231,7 @@ def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> No
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store.engine.ground.clock
+        clock = store._engine.ground.clock
         other = store_on(backend.inner, fold_every=3, clock=clock)
         expected = states_of(other)
 
@@ -241,7 +245,7 @@ def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> No
             del expected[id]
         for each in (store, other, store_on(backend.inner, clock=clock)):
             assert states_of(each) == expected
-            assert each.thread("t").steps == len(expected)
+            assert each.thread("t").info().steps == len(expected)
         prune(other, dropping_ids("91"))
         expected.pop("91", None)
         assert states_of(store) == expected
@@ -253,13 +257,13 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        other = store_on(backend.inner, fold_every=3, clock=store.engine.ground.clock)
+        other = store_on(backend.inner, fold_every=3, clock=store._engine.ground.clock)
         expected = states_of(other)
 
         def act() -> None:
             expected["90"] = {"on": "an old one"}
             other.put("t", expected["90"], id="90", parent="5")
-            other.fork("t", "6", branch="fork")
+            other.thread("t").fork("fork", at="6")
 
         with moment.interfere(backend, act):
             prune(store, dropping_ids("0", "4", "7"))
@@ -267,7 +271,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
             del expected[id]
         for each in (store, other):
             assert states_of(each) == expected
-            assert not moment.came or each.get("t", branch="fork").id == "6"
+            assert not moment.came or each.get("t", at="fork").id == "6"
 
     at_every_moment(scenario, at_least=7)
 
@@ -275,13 +279,13 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
 def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = store_on(backend, fold_every=3)
-    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
+    other = store_on(shared, fold_every=3, clock=store._engine.ground.clock)
     for n in range(3):
         store.put("t", {"n": n}, id=str(n))
 
     def grow() -> None:
         other.put("t", {"n": "more"}, parent=str(other.log("t", limit=1)[0].id))
-        other.fork("t", branch=f"fork {len(other.branches('t'))}")
+        other.thread("t").fork(f"fork {len(other.thread('t').branches())}")
 
     def commits(batch: Batch) -> bool:
         return any(isinstance(each, Put) and each.space is LINES for each in batch)
@@ -314,7 +318,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         for place, each in now.steps.items():
             assert identical(each.state, before.steps[place].state)
         prune(later, dropping(dropped))
-        later.compact("t")
+        later.maintenance.compact("t")
         check_pruned(later, before, dropped)
         later.delete("t")
     else:
@@ -362,7 +366,7 @@ def test_power_cuts(tmp_path: Path) -> None:
 
 def test_nothing_else_is_touched(shared: Backend) -> None:
     store = filled(shared)
-    store.put("u", {"large": LARGE + "0"}, id="0", name="mine")
+    store.put("u", {"large": LARGE + "0"}, id="0", tag="mine")
     before = rows_of(shared, Line("", "u"))
     assert [len(before[space.name]) for space in (LINES, STEPS, OBJECTS, REFS)] == [1, 1, 1, 1]
     prune(store, dropping_ids("0", "1", "2"))

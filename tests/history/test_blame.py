@@ -32,49 +32,49 @@ def test_who_wrote_a_message(store: holdfast.Store) -> None:
     for number in range(5):
         by = {"source": "loop", "author": f"agent {number}"}
         store.put("t", {"messages": [said(each) for each in range(number + 1)]}, metadata=by, id=f"c{number}")
-    (origin,) = store.blame("t", "messages[3]")
+    (origin,) = store.thread("t").blame("messages[3]")
     writer = origin.writer
     assert (origin.where, origin.value) == ("messages[3]", said(3))
     assert (writer.id, writer.step, writer.branch, writer.kind, writer.by) == ("c3", 3, 0, "save", "agent 3")
     assert (writer.metadata["source"], writer.pruned) == ("loop", False)
-    assert (writer.time, writer.hash) == (store.resolve("t", "c3").time, store.resolve("t", "c3").hash)
-    assert [each.writer.id for each in store.blame("t", "messages")] == ["c0", "c1", "c2", "c3", "c4"]
-    assert [each.where for each in store.blame("t", "messages[-2:]")] == ["messages[3]", "messages[4]"]
-    assert [each.writer.id for each in store.blame("t", "messages[1:]", start=1, limit=2)] == ["c2", "c3"]
-    assert store.blame("t", ("messages", -1))[0].writer.id == "c4"
-    assert store.blame("t", "messages[0].content", "c2")[0].value == said(0).content
+    assert (writer.time, writer.hash) == (store.thread("t").resolve("c3").time, store.thread("t").resolve("c3").hash)
+    assert [each.writer.id for each in store.thread("t").blame("messages")] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [each.where for each in store.thread("t").blame("messages[-2:]")] == ["messages[3]", "messages[4]"]
+    assert [each.writer.id for each in store.thread("t").blame("messages[1:]", start=1, limit=2)] == ["c2", "c3"]
+    assert store.thread("t").blame(("messages", -1))[0].writer.id == "c4"
+    assert store.thread("t").blame("messages[0].content", "c2")[0].value == said(0).content
 
 
 def test_who_wrote_a_key(store: holdfast.Store) -> None:
     store.put("t", {"memory": {"user": {"name": "Anna", "age": 30}, "seen": []}, "n": 0}, metadata={"by": "one"})
     store.update("t", {("memory", "user", "age"): 31}, metadata={"node": "two", "by": 5})
     store.update("t", {"n": 0})
-    assert {each.where: each.writer.by for each in store.blame("t", "memory.user")} == {
+    assert {each.where: each.writer.by for each in store.thread("t").blame("memory.user")} == {
         "memory.user.name": "one",
         "memory.user.age": "two",
     }
-    assert [each.writer.step for each in store.blame("t", "memory.seen")] == [0]
-    assert [each.writer.step for each in store.blame("t", "n")] == [0], "it was set to what it was"
-    assert [each.writer.step for each in store.history("t", "memory")] == [1, 0]
+    assert [each.writer.step for each in store.thread("t").blame("memory.seen")] == [0]
+    assert [each.writer.step for each in store.thread("t").blame("n")] == [0], "it was set to what it was"
+    assert [each.writer.step for each in store.thread("t").history("memory")] == [1, 0]
 
 
 def test_what_is_in_a_large_value(store: holdfast.Store) -> None:
     document = {"pages": ["page " * 30_000], "title": "a"}
     store.put("t", {"documents": [document]})
     store.put("t", {"documents": [document, {**document, "title": "b"}]})
-    assert store.blame("t", "documents[1].title")[0].writer.step == 1
-    assert store.blame("t", "documents[1].title")[0].value == "b"
+    assert store.thread("t").blame("documents[1].title")[0].writer.step == 1
+    assert store.thread("t").blame("documents[1].title")[0].value == "b"
 
 
 def test_what_is_not_there(store: holdfast.Store) -> None:
     store.put("t", {"messages": [said(0)], "n": 1})
     for path in ("nothing", "messages[5]", "messages.x", "messages[0].nothing", "n.deeper", "messages[0].id[7]"):
         with pytest.raises(NotFoundError):
-            store.blame("t", path)
+            store.thread("t").blame(path)
         with pytest.raises(NotFoundError):
-            store.history("t", path)
+            store.thread("t").history(path)
     with pytest.raises(NotFoundError, match="no list"):
-        store.blame("t", "n[1:2]")
+        store.thread("t").blame("n[1:2]")
 
 
 def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
@@ -84,8 +84,8 @@ def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
     store.put("t", {"a": {"b": 2}, "n": 6})
     store.put("t", {"n": 7})
     with pytest.raises(NotFoundError, match=r"history\(\)"):
-        store.blame("t", "a.b")
-    found = store.history("t", "a.b")
+        store.thread("t").blame("a.b")
+    found = store.thread("t").history("a.b")
     assert [each.writer.step for each in found] == [7, 6, 3, 0]
     assert [(each.changes[0].kind, each.changes[0].old, each.changes[0].new) for each in found] == [
         ("remove", 2, None),
@@ -98,13 +98,13 @@ def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
 def test_history_page_by_page(store: holdfast.Store) -> None:
     for number in range(100):
         store.put("t", {"n": number // 10, "x": number})
-    whole = store.history("t", "n")
+    whole = store.thread("t").history("n")
     assert [each.writer.step for each in whole] == list(range(90, -1, -10))
-    page = store.history("t", "n", limit=4)
+    page = store.thread("t").history("n", limit=4)
     assert page == whole[:4]
-    assert store.history("t", "n", before=page[-1].writer.id, limit=4) == whole[4:8]
-    assert [each.writer.step for each in store.history("t", "n", "#25")] == [20, 10, 0]
-    assert store.history("t", "n", before=whole[-1].writer.id) == []
+    assert store.thread("t").history("n", before=page[-1].writer.id, limit=4) == whole[4:8]
+    assert [each.writer.step for each in store.thread("t").history("n", "#25")] == [20, 10, 0]
+    assert store.thread("t").history("n", before=whole[-1].writer.id) == []
 
 
 def test_pruned_origins_say_so(store: holdfast.Store) -> None:
@@ -112,19 +112,19 @@ def test_pruned_origins_say_so(store: holdfast.Store) -> None:
         messages = [said(each) for each in range(number + 1)]
         store.put("t", {"messages": messages, "n": number // 10, "same": 1}, id=f"c{number:02}")
     times = {point.step: (point.time, point.hash) for point in store.log("t")}
-    store.tag("t", "keep", "c15")
-    store.prune(keep_last=10, keep_tags=["keep"])
-    (gone,) = store.blame("t", "messages[7]")
+    store.thread("t").label("keep", "c15")
+    store.maintenance.prune(keep_last=10, keep_labels=["keep"])
+    (gone,) = store.thread("t").blame("messages[7]")
     assert (gone.writer.id, gone.writer.pruned, gone.writer.kind) == ("", True, "pruned")
     assert (gone.writer.time, gone.writer.hash, gone.writer.step) == (*times[7], 7)
-    assert [each.writer.id for each in store.blame("t", "messages[38:42]")] == ["", "", "c40", "c41"]
-    found = store.history("t", "n")
+    assert [each.writer.id for each in store.thread("t").blame("messages[38:42]")] == ["", "", "c40", "c41"]
+    found = store.thread("t").history("n")
     assert [(each.writer.step, each.writer.pruned) for each in found] == [(40, False), (10, True)]
     assert [(each.changes[0].old, each.changes[0].new) for each in found] == [(1, 4), (None, 1)]
-    assert [each.writer.step for each in store.history("t", "messages[7]")] == [7]
-    assert [each.writer.step for each in store.history("t", "same")] == [0]
+    assert [each.writer.step for each in store.thread("t").history("messages[7]")] == [7]
+    assert [each.writer.step for each in store.thread("t").history("same")] == [0]
     store.put("t", {"messages": [], "same": 1})
-    assert [each.writer.step for each in store.history("t", "n")] == [50, 40, 10]
+    assert [each.writer.step for each in store.thread("t").history("n")] == [50, 40, 10]
 
 
 PATHS: list[tuple[str, tuple[Any, ...]]] = [
@@ -162,7 +162,7 @@ def test_paths_of_other_keys() -> None:
 def test_wrong_places(store: holdfast.Store, path: Any) -> None:
     store.put("t", {"a": 1})
     with pytest.raises(InvalidError):
-        store.blame("t", path)
+        store.thread("t").blame(path)
 
 
 # Costs --------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def cold(counting: CountingBackend) -> Store:
 
 def test_neighbours_are_compared_without_reading_what_they_share(long_line: CountingBackend) -> None:
     for a, b in ((None, "HEAD"), ("#500", "#501"), ("#320", "#321")):
-        diff = cold(long_line).diff("t", a, b)
+        diff = cold(long_line).thread("t").diff(a, b)
         assert 1 <= len(diff) <= 4
         assert long_line.rows_read["nodes"] <= 24
         assert long_line.rows_read["steps"] <= 80
@@ -201,7 +201,7 @@ def test_neighbours_are_compared_without_reading_what_they_share(long_line: Coun
 
 
 def test_states_that_differ_in_one_message_and_in_many_steps(long_line: CountingBackend) -> None:
-    diff = cold(long_line).diff("t", "#600", "#631")
+    diff = cold(long_line).thread("t").diff("#600", "#631")
     assert str(diff.summary[0]) == "messages: +31"
     assert long_line.rows_read["nodes"] <= 30
 
@@ -209,7 +209,7 @@ def test_states_that_differ_in_one_message_and_in_many_steps(long_line: Counting
 def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> None:
     state = cold(long_line).get("t").state
     state["messages"][5] = HumanMessage("other", id="m5")
-    diff = cold(long_line).diff("t", state=state)
+    diff = cold(long_line).thread("t").diff(state=state)
     assert [change.where for change in diff] == ["messages[5].content"]
     assert long_line.rows_read["nodes"] <= 24 + 20, "indexes, one segment, and the dict, which has no digests"
 
@@ -217,21 +217,21 @@ def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> Non
 def test_two_threads_are_compared_by_digests(long_line: CountingBackend) -> None:
     cold(long_line).get("t", at="#999")
     whole = long_line.rows_read["nodes"]
-    diff = cold(long_line).diff("t", "#999", other="copy")
+    diff = cold(long_line).thread("t").diff("#999", other="copy")
     assert [change.where for change in diff] == ["messages[300].content", "n", "memory"]
     assert long_line.rows_read["nodes"] <= whole - 12, "of sixteen segments, three were read"
 
 
 def test_blame_reads_one_path(long_line: CountingBackend) -> None:
     for path, step in (("messages[700]", 700), ("messages[300]", 1000), ('memory["key 7"]', 990), ("messages[0]", 0)):
-        (origin,) = cold(long_line).blame("t", path)
+        (origin,) = cold(long_line).thread("t").blame(path)
         assert origin.writer.step == step
         assert long_line.rows_read["nodes"] <= 30
         assert long_line.rows_read["steps"] <= 160
 
 
 def test_history_skips_what_did_not_change_the_place(long_line: CountingBackend) -> None:
-    found = cold(long_line).history("t", "messages[300]")
+    found = cold(long_line).thread("t").history("messages[300]")
     assert [each.writer.step for each in found] == [1000, 300]
     assert long_line.rows_read["steps"] <= 250
 
@@ -242,10 +242,10 @@ def test_history_skips_what_did_not_change_the_place(long_line: CountingBackend)
 def merged(store: holdfast.Store, *, strategy: str | None = None) -> str:
     """Two branches, one merged into the other."""
     store.put("t", {"m": ["1"], "k": {"x": 1}}, metadata={"author": "root"})
-    store.fork("t", branch="side")
+    store.thread("t").fork("side")
     store.update("t", {"m": ["1", "2"], ("k", "y"): {"deep": [1]}}, branch="side", metadata={"author": "sue"})
     store.update("t", {"m": ["0", "1"], "q": 1}, branch="main", metadata={"author": "mary"})
-    return store.merge("t", "side", "main", strategy=strategy, metadata={"author": "merger"}).id
+    return store.thread("t").merge("side", "main", strategy=strategy, metadata={"author": "merger"}).id
 
 
 def by(origins: list[Any]) -> list[tuple[str, str]]:
@@ -254,49 +254,51 @@ def by(origins: list[Any]) -> list[tuple[str, str]]:
 
 def test_who_wrote_what_a_merge_brought_in(store: holdfast.Store) -> None:
     merged(store)
-    assert by(store.blame("t", "m", "main")) == [("m[0]", "mary"), ("m[1]", "root"), ("m[2]", "sue")]
-    assert by(store.blame("t", "m[2]", "main")) == [("m[2]", "sue")]
-    assert by(store.blame("t", "k", "main")) == [("k.x", "root"), ("k.y", "sue")]
-    assert by(store.blame("t", "k.y.deep[0]", "main")) == [("k.y.deep[0]", "sue")]
-    assert by(store.blame("t", "q", "main")) == [("q", "mary")]
+    assert by(store.thread("t").blame("m", "main")) == [("m[0]", "mary"), ("m[1]", "root"), ("m[2]", "sue")]
+    assert by(store.thread("t").blame("m[2]", "main")) == [("m[2]", "sue")]
+    assert by(store.thread("t").blame("k", "main")) == [("k.x", "root"), ("k.y", "sue")]
+    assert by(store.thread("t").blame("k.y.deep[0]", "main")) == [("k.y.deep[0]", "sue")]
+    assert by(store.thread("t").blame("q", "main")) == [("q", "mary")]
 
 
 def test_who_wrote_what_a_merge_of_a_merge_brought_in(store: holdfast.Store) -> None:
     store.put("t", {"n": 0})
     for name in ("a", "b"):
-        store.fork("t", branch=name, step=0)
+        store.thread("t").fork(name, at=0)
     store.update("t", {"from a": 1}, branch="a", metadata={"author": "ann"})
     store.update("t", {"from b": 1}, branch="b", metadata={"author": "bob"})
-    store.merge("t", "a", "b", metadata={"author": "first"})
-    store.merge("t", "b", "main", metadata={"author": "second"})
-    assert by(store.blame("t", '["from a"]', "main")) == [('["from a"]', "ann")]
-    assert by(store.blame("t", '["from b"]', "main")) == [('["from b"]', "bob")]
+    store.thread("t").merge("a", "b", metadata={"author": "first"})
+    store.thread("t").merge("b", "main", metadata={"author": "second"})
+    assert by(store.thread("t").blame('["from a"]', "main")) == [('["from a"]', "ann")]
+    assert by(store.thread("t").blame('["from b"]', "main")) == [('["from b"]', "bob")]
 
 
 def test_what_neither_side_has_was_written_by_the_merge(store: holdfast.Store) -> None:
     store.put("t", {"n": 0})
-    store.fork("t", branch="side", changes={"n": 1})
+    store.thread("t").fork("side", changes={"n": 1})
     store.update("t", {"n": 2}, branch="main")
-    store.merge("t", "side", "main", resolve=lambda clash: clash.ours + clash.theirs, metadata={"author": "merger"})
-    assert by(store.blame("t", "n", "main")) == [("n", "merger")]
+    store.thread("t").merge(
+        "side", "main", resolve=lambda clash: clash.ours + clash.theirs, metadata={"author": "merger"}
+    )
+    assert by(store.thread("t").blame("n", "main")) == [("n", "merger")]
 
 
 def test_a_merge_that_was_pruned_still_leads_to_the_other_side(store: holdfast.Store) -> None:
     merge = merged(store)
     store.update("t", {"q": 2}, branch="main")
     for revision in ("side", "side~1", "main~2"):
-        store.pin("t", revision)
-    store.prune(threads="t", keep_latest=True)
+        store.thread("t").pin(revision)
+    store.maintenance.prune(threads="t", keep_latest=True)
     with pytest.raises(NotFoundError):
         store.get("t", merge)
     # It wrote the short list anew: who wrote what only the first side has is not known any more.
-    assert by(store.blame("t", "m", "main")) == [("m[0]", ""), ("m[1]", "root"), ("m[2]", "sue")]
+    assert by(store.thread("t").blame("m", "main")) == [("m[0]", ""), ("m[1]", "root"), ("m[2]", "sue")]
 
 
 def test_a_side_that_was_deleted(store: holdfast.Store) -> None:
     merged(store)
-    store.delete_branch("t", "side")
-    assert by(store.blame("t", "m[2]", "main")) == [("m[2]", "merger")]
+    store.thread("t").delete_branch("side")
+    assert by(store.thread("t").blame("m[2]", "main")) == [("m[2]", "merger")]
 
 
 # What was written again -------------------------------------------------------------------------------------------
@@ -306,9 +308,11 @@ def test_a_dict_that_is_written_again_at_every_step(store: holdfast.Store) -> No
     for number in range(300):
         deep = {"p": number % 7, "in": {"p": number // 100}}
         store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}, "deep": deep})
-    steps = {path: [each.writer.step for each in store.blame("t", path)] for path in ("d", "d.a", "deep", "deep.in.p")}
+    steps = {
+        path: [each.writer.step for each in store.thread("t").blame(path)] for path in ("d", "d.a", "deep", "deep.in.p")
+    }
     assert steps == {"d": [0, 299], "d.a": [0], "deep": [299, 200], "deep.in.p": [200]}
-    assert [each.writer.step for each in store.history("t", "deep.in.p")] == [200, 100, 0]
+    assert [each.writer.step for each in store.thread("t").history("deep.in.p")] == [200, 100, 0]
 
 
 def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
@@ -318,20 +322,20 @@ def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
         store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}})
     fresh = store_on(counting)
     counting.reset()
-    assert [each.writer.step for each in fresh.blame("t", "d.a")] == [0]
+    assert [each.writer.step for each in fresh.thread("t").blame("d.a")] == [0]
     assert counting.reads < 40
 
 
 def test_a_dict_that_was_removed_in_between(store: holdfast.Store) -> None:
     for state in ({"d": {"a": 1}}, {}, {"d": {"a": 1}}, {"d": {"a": 1, "b": 2}}):
         store.put("t", state)
-    assert [each.writer.step for each in store.blame("t", "d")] == [2, 3]
-    assert [each.writer.step for each in store.blame("t", "d.a")] == [2]
+    assert [each.writer.step for each in store.thread("t").blame("d")] == [2, 3]
+    assert [each.writer.step for each in store.thread("t").blame("d.a")] == [2]
 
 
 def test_an_update_that_puts_what_is_there(store: holdfast.Store) -> None:
     store.put("t", {"d": {"x": 1}})
     for number in range(3):
         store.update("t", {("d", "x"): 1, "n": number})
-    assert [each.writer.step for each in store.blame("t", "d")] == [0]
-    assert [each.writer.step for each in store.blame("t", "d.x")] == [0]
+    assert [each.writer.step for each in store.thread("t").blame("d")] == [0]
+    assert [each.writer.step for each in store.thread("t").blame("d.x")] == [0]

@@ -72,19 +72,19 @@ def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
     for state in states:
         store.put("t", state)
     last = states[-1]["messages"]
-    blamed = store.blame("t", "messages") if last else []
+    blamed = store.thread("t").blame("messages") if last else []
     assert [origin.value for origin in blamed] == last
     for place, message in enumerate(last):
         expected = changed([by_id(state, message["id"]) for state in states])
         assert blamed[place].writer.step == expected[0]
-        (one,) = store.blame("t", ("messages", place, "text"))
+        (one,) = store.thread("t").blame(("messages", place, "text"))
         assert one.writer.step == expected[0]
-        found = store.history("t", f"messages[{place}]")
+        found = store.thread("t").history(f"messages[{place}]")
         assert [each.writer.step for each in found] == expected
-        assert [each.writer.step for each in store.history("t", f"messages[{place}].text")] == expected
-        assert store.history("t", f"messages[{place}]", limit=1) == found[:1]
+        assert [each.writer.step for each in store.thread("t").history(f"messages[{place}].text")] == expected
+        assert store.thread("t").history(f"messages[{place}]", limit=1) == found[:1]
         if len(found) > 1:
-            assert store.history("t", f"messages[{place}]", before=found[0].writer.id) == found[1:]
+            assert store.thread("t").history(f"messages[{place}]", before=found[0].writer.id) == found[1:]
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SIZES), st.integers(1, 7), st.integers(2, 30))
@@ -99,7 +99,7 @@ def test_entries_and_channels(seed: int, size: int, fold_every: int, steps: int)
         expected = changed(values)
         if not expected:
             continue
-        found = store.history("t", ("memory", key))
+        found = store.thread("t").history(("memory", key))
         assert [each.writer.step for each in found] == expected
         for each in found:
             (change,) = each.changes
@@ -107,15 +107,15 @@ def test_entries_and_channels(seed: int, size: int, fold_every: int, steps: int)
             assert change.new == (None if values[step] is ABSENT else values[step])
             assert change.old == (None if not step or values[step - 1] is ABSENT else values[step - 1])
         if values[-1] is not ABSENT:
-            (origin,) = store.blame("t", f"memory.{key}")
+            (origin,) = store.thread("t").blame(f"memory.{key}")
             assert (origin.writer.step, origin.value) == (expected[0], values[-1])
     if states[-1]["memory"]:
-        for origin in store.blame("t", "memory"):
+        for origin in store.thread("t").blame("memory"):
             values = [state["memory"].get(origin.path[-1], ABSENT) for state in states]
             assert origin.writer.step == changed(values)[0]
     for channel in ("messages", "memory", "step"):
         expected = changed([state[channel] for state in states])
-        assert [each.writer.step for each in store.history("t", channel)] == expected
+        assert [each.writer.step for each in store.thread("t").history(channel)] == expected
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -124,11 +124,11 @@ def test_branches_are_followed_to_where_they_start(size: int) -> None:
     states = conversation(5, 12, size)
     for state in states:
         store.put("t", state)
-    store.fork("t", store.resolve("t", "#7").id, branch="side")
+    store.thread("t").fork("side", at=store.thread("t").resolve("#7").id)
     base = states[7]
     mine = {**base, "messages": [*base["messages"], {"id": "new", "text": "new " * size}]}
     store.put("t", mine, branch="side")
-    blamed = store.blame("t", "messages", "side")
+    blamed = store.thread("t").blame("messages", "side")
     assert blamed[-1].writer.branch == 1
     for origin, message in zip(blamed, base["messages"], strict=False):
         assert origin.writer.branch == 0

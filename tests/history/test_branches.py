@@ -24,29 +24,29 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(url, project=True) as opened:
         for n in range(3):
             opened.put("t", {"n": n}, id=f"main-{n}")
-        opened.fork("t", "main-1", branch="draft")
+        opened.thread("t").fork("draft", at="main-1")
         for n in range(2):
             opened.put("t", {"n": 1, "draft": n}, branch="draft", id=f"x-draft-{n}")
         yield opened
 
 
 def names(store: Store) -> list[str]:
-    return [branch.name for branch in store.branches("t")]
+    return [branch.name for branch in store.thread("t").branches()]
 
 
 def check(store: Store) -> None:
     """Every state that is there can be read, and the readable rows tell of just those."""
     ids = {each.id for each in store.log("t")}
-    assert store.verify("t", level="decode").findings == []
+    assert store.maintenance.verify("t", level="decode").findings == []
     for id in ids:
         assert store.get("t", id).state
-    (rows,) = run(store.engine.ground.backend.read([Scan(TRANSITIONS, ("", "t"))]))
+    (rows,) = run(store._engine.ground.backend.read([Scan(TRANSITIONS, ("", "t"))]))
     assert {row.key[2] for row in rows} == ids
 
 
 def test_listed_with_heads_and_how_far_they_are_ahead(store: Store) -> None:
-    store.fork("t", branch="empty")
-    main, draft, empty = store.branches("t")
+    store.thread("t").fork("empty")
+    main, draft, empty = store.thread("t").branches()
     assert (main.name, main.base, main.head, main.ahead, main.current) == ("main", None, "main-2", 3, False)
     assert (draft.name, draft.base, draft.head, draft.ahead, draft.current) == (
         "draft", "main-1", "x-draft-1", 2, True,
@@ -55,31 +55,31 @@ def test_listed_with_heads_and_how_far_they_are_ahead(store: Store) -> None:
         "empty", "x-draft-1", "x-draft-1", 0, False,
     )  # fmt: skip
     with pytest.raises(NotFoundError):
-        store.branches("nobody")
+        store.thread("nobody").branches()
 
 
 # Renaming ---------------------------------------------------------------------------------------------------------
 
 
 def test_renamed(store: Store) -> None:
-    store.rename_branch("t", "draft", "final")
+    store.thread("t").rename_branch("draft", "final")
     assert names(store) == ["main", "final"]
-    assert store.get("t", branch="final").id == "x-draft-1"
-    (rows,) = run(store.engine.ground.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
+    assert store.get("t", at="final").id == "x-draft-1"
+    (rows,) = run(store._engine.ground.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
     assert rows[0].columns[1] == "final"
-    store.rename_branch("t", "final", "final")
+    store.thread("t").rename_branch("final", "final")
     store.put("t", {"n": 9}, branch="final")
     with pytest.raises(NotFoundError, match="no branch 'draft'"):
-        store.rename_branch("t", "draft", "other")
+        store.thread("t").rename_branch("draft", "other")
     with pytest.raises(ConflictError, match="has a branch 'main' already"):
-        store.rename_branch("t", "final", "main")
+        store.thread("t").rename_branch("final", "main")
     with pytest.raises(InvalidError, match="main is not renamed"):
-        store.rename_branch("t", "main", "trunk")
+        store.thread("t").rename_branch("main", "trunk")
     for name, why in (("", "not empty"), ("HEAD", "the latest checkpoint")):
         with pytest.raises(InvalidError, match=why):
-            store.rename_branch("t", "final", name)
+            store.thread("t").rename_branch("final", name)
         with pytest.raises(InvalidError, match=why):
-            store.fork("t", branch=name)
+            store.thread("t").fork(name)
 
 
 def test_renamed_while_others_rename() -> None:
@@ -87,12 +87,12 @@ def test_renamed_while_others_rename() -> None:
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
     for name in ("a", "b"):
-        store.fork("t", branch=name)
-    theirs = backend.interfere(lambda: other.rename_branch("t", "b", "c"))
+        store.thread("t").fork(name)
+    theirs = backend.interfere(lambda: other.thread("t").rename_branch("b", "c"))
     with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
-        store.rename_branch("t", "a", "c")
-    with pytest.raises(NotFoundError), backend.interfere(lambda: other.rename_branch("t", "a", "d")):
-        store.rename_branch("t", "a", "e")
+        store.thread("t").rename_branch("a", "c")
+    with pytest.raises(NotFoundError), backend.interfere(lambda: other.thread("t").rename_branch("a", "d")):
+        store.thread("t").rename_branch("a", "e")
 
 
 # Deleting ---------------------------------------------------------------------------------------------------------
@@ -100,83 +100,83 @@ def test_renamed_while_others_rename() -> None:
 
 def test_earlier_revisions_do_not_come_back(store: Store) -> None:
     store.put("t", {"n": 0}, id="r0")
-    store.fork("t", "r0", branch="mistaken")
+    store.thread("t").fork("mistaken", at="r0")
     for n in (1, 2):
         store.put("t", {"n": n, "secret": True}, id=f"r{n}", branch="mistaken")
     store.put("t", {"n": 1}, id="r1")
-    assert store.delete_branch("t", "mistaken", force=True, dry_run=True) == ["r1", "r2"]
-    assert store.delete_branch("t", "mistaken", force=True) == ["r1", "r2"]
+    assert store.thread("t").delete_branch("mistaken", force=True, dry_run=True) == ["r1", "r2"]
+    assert store.thread("t").delete_branch("mistaken", force=True) == ["r1", "r2"]
     assert "r0" in {each.id for each in store.log("t")}
     for id in ("r1", "r2"):
         with pytest.raises(NotFoundError):
             store.get("t", id)
-    assert "mistaken" not in {each.name for each in store.branches("t")}
+    assert "mistaken" not in {each.name for each in store.thread("t").branches()}
 
 
 def test_deleted_with_its_own_checkpoints(store: Store) -> None:
     with pytest.raises(ConflictError, match=r"not merged into another one.*force=True"):
-        store.delete_branch("t", "draft")
+        store.thread("t").delete_branch("draft")
     own = ["x-draft-0", "x-draft-1"]
-    assert store.delete_branch("t", "draft", force=True, dry_run=True) == own
+    assert store.thread("t").delete_branch("draft", force=True, dry_run=True) == own
     assert names(store) == ["main", "draft"]
-    assert store.delete_branch("t", "draft", force=True) == own
+    assert store.thread("t").delete_branch("draft", force=True) == own
     assert names(store) == ["main"]
     assert [each.id for each in store.log("t")] == ["main-2", "main-1", "main-0"]
-    assert store.thread("t").steps == 3
+    assert store.thread("t").info().steps == 3
     check(store)
-    store.fork("t", branch="draft")  # the name is free again
+    store.thread("t").fork("draft")  # the name is free again
     assert store.put("t", {"n": 9}, branch="draft").parent == "main-2"
 
 
 def test_one_without_checkpoints(store: Store) -> None:
-    store.fork("t", branch="empty")
-    assert store.delete_branch("t", "empty", dry_run=True) == []
+    store.thread("t").fork("empty")
+    assert store.thread("t").delete_branch("empty", dry_run=True) == []
     assert names(store) == ["main", "draft", "empty"]
-    assert store.delete_branch("t", "empty") == []
+    assert store.thread("t").delete_branch("empty") == []
     assert names(store) == ["main", "draft"]
     check(store)
 
 
 def test_what_speaks_against_it(store: Store) -> None:
-    store.fork("t", "x-draft-0", branch="twig")
+    store.thread("t").fork("twig", at="x-draft-0")
     with pytest.raises(ConflictError, match="other branches start from 'draft': 'twig'"):
-        store.delete_branch("t", "draft")
-    store.delete_branch("t", "twig")
-    store.tag("t", "good", "x-draft-0")
+        store.thread("t").delete_branch("draft")
+    store.thread("t").delete_branch("twig")
+    store.thread("t").label("good", "x-draft-0")
     with pytest.raises(ConflictError, match="have a tag: 'good'"):
-        store.delete_branch("t", "draft")
-    store.name("t", "best", "x-draft-1")
+        store.thread("t").delete_branch("draft")
+    store.thread("t").tag("best", "x-draft-1")
     with pytest.raises(ConflictError, match="have a name: 'best'"):
-        store.delete_branch("t", "draft")
+        store.thread("t").delete_branch("draft")
     with pytest.raises(InvalidError, match="main is not deleted"):
-        store.delete_branch("t", "main", force=True)
+        store.thread("t").delete_branch("main", force=True)
     with pytest.raises(NotFoundError, match="no branch 'twig'"):
-        store.delete_branch("t", "twig", force=True)
+        store.thread("t").delete_branch("twig", force=True)
     with pytest.raises(NotFoundError, match="no branch ''"):
-        store.delete_branch("t", "", force=True)
-    store.delete_branch("t", "draft", force=True)
-    assert (store.names("t"), store.tags("t")) == ({}, {})
+        store.thread("t").delete_branch("", force=True)
+    store.thread("t").delete_branch("draft", force=True)
+    assert (store.thread("t").tags(), store.thread("t").labels()) == ({}, {})
     check(store)
 
 
 def test_pins_and_holds_stand(store: Store) -> None:
-    line = store._line("t")
-    run(store.engine.holds.pin(line, "x-draft-0", "audit"))
+    line = store._handle.thread_line("t")
+    run(store._engine.holds.pin(line, "x-draft-0", "audit"))
     with pytest.raises(DeniedError, match="pinned"):
-        store.delete_branch("t", "draft", force=True)
-    run(store.engine.holds.unpin(line, "x-draft-0", None))
-    run(store.engine.holds.hold(line, "court"))
+        store.thread("t").delete_branch("draft", force=True)
+    run(store._engine.holds.unpin(line, "x-draft-0", None))
+    run(store._engine.holds.hold(line, "court"))
     with pytest.raises(DeniedError, match="held: court"):
-        store.delete_branch("t", "draft", force=True)
-    run(store.engine.holds.release(line, None))
-    assert store.delete_branch("t", "draft", force=True) == ["x-draft-0", "x-draft-1"]
+        store.thread("t").delete_branch("draft", force=True)
+    run(store._engine.holds.release(line, None))
+    assert store.thread("t").delete_branch("draft", force=True) == ["x-draft-0", "x-draft-1"]
 
 
 def test_branches_that_start_from_it_stay(store: Store) -> None:
-    store.fork("t", "x-draft-0", branch="twig")
+    store.thread("t").fork("twig", at="x-draft-0")
     store.put("t", {"twig": 0}, branch="twig", id="y-twig-0")
     state = store.get("t", "y-twig-0").state
-    assert store.delete_branch("t", "draft", force=True) == ["x-draft-0", "x-draft-1"]
+    assert store.thread("t").delete_branch("draft", force=True) == ["x-draft-0", "x-draft-1"]
     assert names(store) == ["main", "twig"]
     assert store.get("t", "y-twig-0").state == state
     assert store.get("t", at="twig#0").id == "main-0"
@@ -187,24 +187,24 @@ def test_branches_that_start_from_it_stay(store: Store) -> None:
 
 
 def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> None:
-    merged = store.merge("t", "draft", "main")
-    store.switch("t", "draft")  # changes nothing, and so nothing is lost
-    assert len(store.delete_branch("t", "draft")) == 3
+    merged = store.thread("t").merge("draft", "main")
+    store.thread("t").switch("draft")  # changes nothing, and so nothing is lost
+    assert len(store.thread("t").delete_branch("draft")) == 3
     assert names(store) == ["main"]
     found = store.get("t")
     assert (found.id, found.merged, found.state) == (merged.id, "x-draft-1", {"n": 2, "draft": 1})
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.resolve("t", "HEAD^2")
+        store.thread("t").resolve("HEAD^2")
     check(store)
     # Its number is not given to another, which would be taken for the merge's parent.
-    assert store.fork("t", branch="draft").branch > merged.branch + 1
+    assert store.thread("t").fork("draft").branch > merged.branch + 1
 
 
 def test_writers_go_on_while_it_is_deleted() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0}, id="a")
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     store.put("t", {"n": 1}, branch="draft", id="b")
 
     def write() -> None:
@@ -212,7 +212,7 @@ def test_writers_go_on_while_it_is_deleted() -> None:
         other.put("t", {"n": 3}, parent="a", id="d")
 
     with backend.interfere(write):
-        assert store.delete_branch("t", "draft", force=True)[:1] == ["b"]
+        assert store.thread("t").delete_branch("draft", force=True)[:1] == ["b"]
     left = {each.id for each in store.log("t")}
     assert "b" not in left
 
@@ -221,33 +221,33 @@ def test_a_writer_makes_the_first_step_meanwhile() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0}, id="a")
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     theirs = backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft", id="b"))
     with pytest.raises(ConflictError, match="not merged"), theirs:
-        store.delete_branch("t", "draft")
+        store.thread("t").delete_branch("draft")
 
 
 # Switching --------------------------------------------------------------------------------------------------------
 
 
 def test_switched(store: Store) -> None:
-    assert store.switch("t", "draft").id == "x-draft-1"  # the latest already
+    assert store.thread("t").switch("draft").id == "x-draft-1"  # the latest already
     assert len(store.log("t")) == 5
-    there = store.switch("t", "main")
+    there = store.thread("t").switch("main")
     assert (there.kind, there.parent, there.metadata) == ("switch", "main-2", {"switched": "main"})
     assert store.get("t").id == there.id
     assert store.get("t").state == {"n": 2}
-    assert [branch.current for branch in store.branches("t")] == [True, False]
+    assert [branch.current for branch in store.thread("t").branches()] == [True, False]
     assert store.put("t", {"n": 7}).branch == 0
     with pytest.raises(NotFoundError, match="no branch 'nope'"):
-        store.switch("t", "nope")
+        store.thread("t").switch("nope")
     with pytest.raises(NotFoundError):
-        store.switch("nobody", "main")
+        store.thread("nobody").switch("main")
 
 
 def test_switched_to_one_without_checkpoints(store: Store) -> None:
-    store.fork("t", "main-0", branch="early")
-    there = store.switch("t", "early")
+    store.thread("t").fork("early", at="main-0")
+    there = store.thread("t").switch("early")
     assert (there.branch, there.parent) == (2, "main-0")
     assert store.get("t").state == {"n": 0}
     check(store)
@@ -255,16 +255,16 @@ def test_switched_to_one_without_checkpoints(store: Store) -> None:
 
 def test_switched_to_one_that_starts_at_the_latest(store: Store) -> None:
     latest = store.get("t").id
-    store.fork("t", branch="fresh")
-    there = store.switch("t", "fresh")
+    store.thread("t").fork("fresh")
+    there = store.thread("t").switch("fresh")
     assert (there.kind, there.parent) == ("switch", latest)
     assert store.put("t", {"n": 1}).branch == there.branch  # and not on the branch that it starts from
-    assert [each.name for each in store.branches("t") if each.current] == ["fresh"]
+    assert [each.name for each in store.thread("t").branches() if each.current] == ["fresh"]
 
 
 def test_switched_past_ids_of_the_callers_own(store: Store) -> None:
     store.put("t", {"n": 3}, branch="draft", id="zzz")
-    there = store.switch("t", "main")
+    there = store.thread("t").switch("main")
     assert there.id > "zzz"
     assert store.get("t").state == {"n": 2}
 
@@ -273,10 +273,10 @@ def test_switched_while_others_write() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     store.put("t", {"n": 1})
     with backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft")):
-        store.switch("t", "draft")
+        store.thread("t").switch("draft")
     assert store.get("t").state == {"n": 2}
 
 
@@ -284,19 +284,19 @@ def test_switched_while_others_write() -> None:
 
 
 def test_forked_with_an_edit(store: Store) -> None:
-    made = store.fork("t", at="main~1", branch="what-if", changes={"n": 50, ("deep", "er"): 1})
+    made = store.thread("t").fork("what-if", at="main~1", changes={"n": 50, ("deep", "er"): 1})
     assert (made.name, made.base, made.ahead) == ("what-if", "main-1", 1)
-    found = store.get("t", branch="what-if")
+    found = store.get("t", at="what-if")
     assert (found.id, found.kind, found.state) == (made.head, "fork", {"n": 50, "deep": {"er": 1}})
     assert found.metadata == {"forked": "main-1"}
-    assert store.fork("t", "x-draft-0", branch="less", remove=["draft"]).head == store.get("t").id
+    assert store.thread("t").fork("less", at="x-draft-0", remove=["draft"]).head == store.get("t").id
     assert store.get("t").state == {"n": 1}
     assert names(store) == ["main", "draft", "what-if", "less"]
     check(store)
     with pytest.raises(ConflictError, match="has a branch 'less' already"):
-        store.fork("t", branch="less", changes={"n": 1})
+        store.thread("t").fork("less", changes={"n": 1})
     with pytest.raises(NotFoundError, match="nothing to remove"):
-        store.fork("t", branch="none", remove=["nope"])
+        store.thread("t").fork("none", remove=["nope"])
     assert "none" not in names(store)  # both or neither
 
 
@@ -304,9 +304,9 @@ def test_two_fork_at_a_time() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
-    with backend.interfere(lambda: other.fork("t", branch="a", changes={"n": 1})):
-        store.fork("t", branch="b", changes={"n": 2})
-    assert [store.get("t", branch=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
-    theirs = backend.interfere(lambda: other.fork("t", branch="c"))
+    with backend.interfere(lambda: other.thread("t").fork("a", changes={"n": 1})):
+        store.thread("t").fork("b", changes={"n": 2})
+    assert [store.get("t", at=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
+    theirs = backend.interfere(lambda: other.thread("t").fork("c"))
     with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
-        store.fork("t", branch="c", changes={"n": 3})
+        store.thread("t").fork("c", changes={"n": 3})

@@ -36,7 +36,7 @@ def told(diff: Diff) -> list[tuple[str, str, Any, Any]]:
 def compare(store: holdfast.Store, old: dict[str, Any], new: dict[str, Any]) -> Diff:
     store.put("t", old)
     store.put("t", new)
-    return store.diff("t")
+    return store.thread("t").diff()
 
 
 def chat(*texts: str) -> list[HumanMessage]:
@@ -65,7 +65,7 @@ def test_what_the_latest_checkpoint_changed(store: holdfast.Store) -> None:
 
 def test_the_first_checkpoint_is_compared_with_nothing(store: holdfast.Store) -> None:
     store.put("t", {"x": 1})
-    diff = store.diff("t")
+    diff = store.thread("t").diff()
     assert told(diff) == [("add", "x", None, 1)]
     assert diff.old.id == ""
     assert diff.to_json()["old"] is None
@@ -168,7 +168,7 @@ def test_fields_of_objects(store: holdfast.Store) -> None:
         ("remove", "kinds[0]", 1, None),
         ("add", "kinds[1]", None, 3),
     ]
-    assert diff.apply(store.get("t", step=0).state) == store.get("t").state
+    assert diff.apply(store.get("t", at=0).state) == store.get("t").state
 
 
 def test_classes_that_are_not_loaded_stay_inert() -> None:
@@ -256,7 +256,7 @@ def test_large_values_are_fetched_when_asked_for(store: holdfast.Store) -> None:
     assert "<2500" in diff.text()
     with pytest.raises(InvalidError, match="large=True"):
         diff.patch()
-    (change,) = store.diff("t", large=True)
+    (change,) = store.thread("t").diff(large=True)
     assert [span for span in change.words if span.kind != "="] == [("+", "more")]
 
 
@@ -264,26 +264,26 @@ def test_a_large_value_inside_another(store: holdfast.Store) -> None:
     large = "x" * 200_000
     diff = compare(store, {"l": [1]}, {"l": [1, {"text": large}], "d": {"deep": [large]}})
     assert all("bytes, sha256" in str(change["new"]) for change in diff.to_json()["changes"])
-    assert told(store.diff("t", large=True))[1] == ("add", "d", None, {"deep": [large]})
+    assert told(store.thread("t").diff(large=True))[1] == ("add", "d", None, {"deep": [large]})
 
 
 def test_threads_states_and_revisions(store: holdfast.Store) -> None:
     for number in range(5):
         store.put("one", {"n": number})
     store.put("two", {"n": "two"})
-    assert told(store.diff("one", "#1")) == [("change", "n", 1, 4)]
-    assert told(store.diff("one", "HEAD~1", "#0")) == [("change", "n", 3, 0)]
-    assert told(store.diff("one", other="two")) == [("change", "n", 4, "two")]
-    assert told(store.diff("one", "#2", state={"n": 2, "m": 1})) == [("add", "m", None, 1)]
-    assert store.diff("one", state={"n": 1}).to_json()["new"] is None
+    assert told(store.thread("one").diff("#1")) == [("change", "n", 1, 4)]
+    assert told(store.thread("one").diff("HEAD~1", "#0")) == [("change", "n", 3, 0)]
+    assert told(store.thread("one").diff(other="two")) == [("change", "n", 4, "two")]
+    assert told(store.thread("one").diff("#2", state={"n": 2, "m": 1})) == [("add", "m", None, 1)]
+    assert store.thread("one").diff(state={"n": 1}).to_json()["new"] is None
     with pytest.raises(NotFoundError):
-        store.diff("one", "nope")
+        store.thread("one").diff("nope")
     with pytest.raises(NotFoundError):
-        store.diff("nobody")
+        store.thread("nobody").diff()
     with pytest.raises(InvalidError):
-        store.diff("one", other="two", state={})
+        store.thread("one").diff(other="two", state={})
     with pytest.raises(InvalidError):
-        store.diff("one", state=5)  # type: ignore[arg-type]
+        store.thread("one").diff(state=5)  # type: ignore[arg-type]
 
 
 def test_a_patch_refuses_a_state_that_it_does_not_fit(store: holdfast.Store) -> None:
@@ -310,10 +310,10 @@ def test_with_asyncio() -> None:
         async with await holdfast.aopen("memory://") as store:
             await store.put("t", {"n": 1})
             await store.put("t", {"n": 2})
-            assert told(await store.diff("t")) == [("change", "n", 1, 2)]
-            (origin,) = await store.blame("t", "n")
+            assert told(await store.thread("t").diff()) == [("change", "n", 1, 2)]
+            (origin,) = await store.thread("t").blame("n")
             assert origin.writer.step == 1
-            assert len(await store.history("t", "n")) == 2
+            assert len(await store.thread("t").history("n")) == 2
 
     asyncio.run(go())
 
@@ -323,9 +323,9 @@ def test_after_the_thread_was_compacted(store: holdfast.Store) -> None:
     for number in range(80):
         messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
         store.put("t", {"messages": messages, "n": number})
-    first = store.diff("t", "#10", "#70")
-    store.compact("t")
-    assert store.diff("t", "#10", "#70").patch() == first.patch()
+    first = store.thread("t").diff("#10", "#70")
+    store.maintenance.compact("t")
+    assert store.thread("t").diff("#10", "#70").patch() == first.patch()
 
 
 def test_while_another_process_rewrites_the_thread() -> None:
@@ -335,9 +335,9 @@ def test_while_another_process_rewrites_the_thread() -> None:
     for number in range(100):
         messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
         other.put("t", {"messages": messages, "n": number})
-    point = run(mine.engine.lines.find(Line("", "t"), mine.resolve("t", "#70").id))
-    held = run(mine.engine.states.hold(Line("", "t"), point))
-    other.compact("t")
-    assert str(mine.diff("t", "#69", "#70").summary[0]) == "messages: +1"
-    mine.engine.states.keep(Line("", "t"), point.hash, held)
-    assert mine.blame("t", "messages[3]", "#70")[0].writer.step == 3
+    point = run(mine._engine.lines.find(Line("", "t"), mine.thread("t").resolve("#70").id))
+    held = run(mine._engine.states.hold(Line("", "t"), point))
+    other.maintenance.compact("t")
+    assert str(mine.thread("t").diff("#69", "#70").summary[0]) == "messages: +1"
+    mine._engine.states.keep(Line("", "t"), point.hash, held)
+    assert mine.thread("t").blame("messages[3]", "#70")[0].writer.step == 3

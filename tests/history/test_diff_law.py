@@ -58,7 +58,7 @@ def test_patches_lead_from_any_checkpoint_to_any_other(
     for state in line:
         store.put("t", state)
     a, b = (data.draw(st.integers(0, len(line) - 1)) for _ in range(2))
-    check(store.diff("t", f"#{a}", f"#{b}", large=True), line[a], line[b])
+    check(store.thread("t").diff(f"#{a}", f"#{b}", large=True), line[a], line[b])
 
 
 @given(states, st.data())
@@ -70,8 +70,8 @@ def test_patches_lead_from_a_thread_to_another_and_to_a_given_state(old: dict[st
         store.put("one", state)
     for state in ({}, {"x": 1}, new):
         store.put("two", state)
-    check(store.diff("one", other="two", large=True), old, new)
-    check(store.diff("one", state=new, large=True), old, new)
+    check(store.thread("one").diff(other="two", large=True), old, new)
+    check(store.thread("one").diff(state=new, large=True), old, new)
 
 
 @given(values.values, values.values, st.booleans())
@@ -81,7 +81,7 @@ def test_patches_hold_for_values_of_every_type(old: Any, new: Any, apart: bool) 
     wrap = (lambda value: [value, "x" * 3000]) if apart else (lambda value: value)
     one, other = {"value": wrap(old), "$x": 1}, {"value": wrap(new), "$x": 1}
     store.put("t", one)
-    check(store.diff("t", state=other), one, other)
+    check(store.thread("t").diff(state=other), one, other)
 
 
 @given(channels, st.data())
@@ -91,7 +91,7 @@ def test_patches_hold_inside_values(value: Any, data: st.DataObject) -> None:
     store = new_store()
     one, other = {"$only": {"$in": [value]}}, {"$only": {"$in": [new]}}
     store.put("t", one)
-    check(store.diff("t", state=other), one, other)
+    check(store.thread("t").diff(state=other), one, other)
 
 
 ODD: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -116,9 +116,9 @@ def test_odd_states(subtests: pytest.Subtests) -> None:
             store = new_store(1)
             store.put("t", old)
             store.put("t", new)
-            check(store.diff("t", large=True), old, new)
-            check(store.diff("t", "HEAD", "HEAD~1", large=True), new, old)
-            assert not store.diff("t", "HEAD", "HEAD")
+            check(store.thread("t").diff(large=True), old, new)
+            check(store.thread("t").diff("HEAD", "HEAD~1", large=True), new, old)
+            assert not store.thread("t").diff("HEAD", "HEAD")
             store.put("other", new)
-            assert not store.diff("t", other="other")
-            assert not store.diff("t", state=new)
+            assert not store.thread("t").diff(other="other")
+            assert not store.thread("t").diff(state=new)

@@ -26,7 +26,7 @@ forks = states.flatmap(lambda base: st.tuples(st.just(base), edited_state(base),
 def forked(base: State, ours: State, theirs: State) -> Store:
     store = holdfast.open("memory://")
     store.put("t", base)
-    store.fork("t", branch="theirs")
+    store.thread("t").fork("theirs")
     store.put("t", ours, branch="main")
     store.put("t", theirs, branch="theirs")
     return store
@@ -46,7 +46,7 @@ def text(value: Any) -> str:
 def test_with_no_overlap_both_are_applied(base: State, ours: State, theirs: State) -> None:
     ours, theirs = {f"our {key}": n for key, n in ours.items()}, {f"their {key}": n for key, n in theirs.items()}
     with forked(base, base | ours, base | theirs) as store:
-        store.merge("t", "theirs", "main")
+        store.thread("t").merge("theirs", "main")
         assert text(store.get("t").state) == text(base | ours | theirs)
 
 
@@ -58,7 +58,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
     for ours, theirs in ((one, other), (other, one)):
         with forked(base, ours, theirs) as store:
             try:
-                store.merge("t", "theirs", "main")
+                store.thread("t").merge("theirs", "main")
                 found.append(sorted(map(text, store.get("t").state.items())))
             except ConflictError as refused:
                 found.append({clash.path[:1] for clash in refused.clashes})
@@ -73,10 +73,10 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
 @given(forks)
 def test_a_strategy_settles_and_merging_back_brings_nothing_new(fork: tuple[State, State, State]) -> None:
     with forked(*fork) as store:
-        store.merge("t", "theirs", "main", strategy="ours")
+        store.thread("t").merge("theirs", "main", strategy="ours")
         merged = store.get("t").state
-        store.merge("t", "main", "theirs")  # no clash: main has all of theirs
-        assert text(store.get("t", branch="theirs").state) == text(merged)
+        store.thread("t").merge("main", "theirs")  # no clash: main has all of theirs
+        assert text(store.get("t", at="theirs").state) == text(merged)
 
 
 # Common ancestors against a naive search ------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Graph:
     def __init__(self) -> None:
         self.now = 1
         self.store = Store(Engine(EngineContext(MemoryBackend(), MemoryCache(1 << 20), clock=self._clock)), "")
-        self.line = self.store._line("t")
+        self.line = self.store._handle.thread_line("t")
         self.parents: dict[str, list[str]] = {}
         self.heads: dict[str, str] = {}
         self._put("main", None)
@@ -110,11 +110,11 @@ class Graph:
         elif kind == "fork":
             ids = list(self.parents)  # as they came: chance has a say in what their ids are
             name = f"b{len(self.heads)}"
-            self.store.fork("t", ids[other % len(ids)], branch=name)
+            self.store.thread("t").fork(name, at=ids[other % len(ids)])
             self.heads[name] = ids[other % len(ids)]
         else:
             theirs = self.heads[yours]
-            merged = self.store.merge("t", theirs, mine, strategy="ours")
+            merged = self.store.thread("t").merge(theirs, mine, strategy="ours")
             if theirs in self.before(self.heads[mine]):
                 assert merged.id == self.heads[mine]
             else:
@@ -136,7 +136,7 @@ class Graph:
         return {id for id in shared if not any(id in self.before(each) for each in shared - {id})}
 
     def point(self, id: str) -> StepRef:
-        return run(self.store.engine.lines.find(self.line, id))
+        return run(self.store._engine.lines.find(self.line, id))
 
 
 actions = st.tuples(
@@ -154,7 +154,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
     for action in todo:
         graph.act(*action)
     ids = list(graph.parents)
-    ancestry = Ancestry(graph.store.engine, graph.line, run(graph.store.engine.lines.layout(graph.line)))
+    ancestry = Ancestry(graph.store._engine, graph.line, run(graph.store._engine.lines.layout(graph.line)))
     for _ in range(5):
         one, other = data.draw(st.sampled_from(ids)), data.draw(st.sampled_from(ids))
         found = run(ancestry.common(graph.point(one), graph.point(other)))
@@ -184,21 +184,21 @@ def test_what_is_left_reads_as_before(
     store = graph.store
     states = {id: store.get("t", id).state for id in graph.parents}
     for number in deleted:
-        names = [each.name for each in store.branches("t") if each.name != "main"]
+        names = [each.name for each in store.thread("t").branches() if each.name != "main"]
         if names:
-            store.delete_branch("t", names[number % len(names)], force=True)
-    store.prune(threads="t", keep_last=kept)
+            store.thread("t").delete_branch(names[number % len(names)], force=True)
+    store.maintenance.prune(threads="t", keep_last=kept)
     left = {each.id: each for each in store.log("t")}
     for id, each in left.items():
         assert store.get("t", id).state == states[id]
         if each.merged in left:
-            assert store.resolve("t", f"{id}^2").id == each.merged
-    assert store.verify("t", level="decode").findings == []
-    names = [each.name for each in store.branches("t") if each.name and each.head]
+            assert store.thread("t").resolve(f"{id}^2").id == each.merged
+    assert store.maintenance.verify("t", level="decode").findings == []
+    names = [each.name for each in store.thread("t").branches() if each.name and each.head]
     for kind, one, other, _ in more:
         mine, yours = names[one % len(names)], names[other % len(names)]
         if kind == "merge":
-            store.merge("t", yours, mine, strategy="ours")
+            store.thread("t").merge(yours, mine, strategy="ours")
         else:
             store.put("t", {"more": one}, branch=mine)
-    assert store.verify("t", level="decode").findings == []
+    assert store.maintenance.verify("t", level="decode").findings == []

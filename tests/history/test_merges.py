@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url, project=True) as opened:
         opened.put("t", BASE)
-        opened.fork("t", branch="draft")
+        opened.thread("t").fork("draft")
         yield opened
 
 
@@ -40,13 +40,13 @@ def both(store: Store, ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
 
 def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    ours, theirs = store.get("t", branch="main"), store.get("t", branch="draft")
-    merged = store.merge("t", "draft", "main", metadata={"by": "ada"})
+    ours, theirs = store.get("t", at="main"), store.get("t", at="draft")
+    merged = store.thread("t").merge("draft", "main", metadata={"by": "ada"})
     assert (merged.kind, merged.parent, merged.merged) == ("merge", ours.id, theirs.id)
-    assert merged.metadata == {"by": "ada", "merged": theirs.id, "revision": "draft", "base": store.get("t", step=0).id}
+    assert merged.metadata == {"by": "ada", "merged": theirs.id, "revision": "draft", "base": store.get("t", at=0).id}
     assert store.get("t").state == {**BASE, "n": 1, "facts": {"a": 1, "b": 2, "c": 3}}
-    assert store.resolve("t", "HEAD^").id == ours.id
-    assert store.resolve("t", "HEAD^2").id == theirs.id
+    assert store.thread("t").resolve("HEAD^").id == ours.id
+    assert store.thread("t").resolve("HEAD^2").id == theirs.id
     assert merged.time >= theirs.time
     assert store.log("t")[0].merged == theirs.id
     assert store.get("t").merged == theirs.id
@@ -55,25 +55,25 @@ def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
 
 def test_what_was_merged_is_not_brought_up_again(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged = store.merge("t", "draft", "main")
-    assert store.merge("t", "draft", "main").id == merged.id  # nothing to do
-    assert store.merge("t", "main~1", "main").id == merged.id
+    merged = store.thread("t").merge("draft", "main")
+    assert store.thread("t").merge("draft", "main").id == merged.id  # nothing to do
+    assert store.thread("t").merge("main~1", "main").id == merged.id
     both(store, {("facts", "c"): 4}, {"plan": ["act"]})  # main changes what it has from the draft
-    assert store.get("t", store.merge("t", "draft", "main").id).state == {
+    assert store.get("t", store.thread("t").merge("draft", "main").id).state == {
         "plan": ["act"], "facts": {"a": 1, "b": 2, "c": 4}, "n": 1,
     }  # fmt: skip
-    store.merge("t", "main", "draft")
-    assert store.get("t", branch="draft").state == store.get("t", branch="main").state
+    store.thread("t").merge("main", "draft")
+    assert store.get("t", at="draft").state == store.get("t", at="main").state
     both(store, {"n": 5}, {"plan": []})
-    assert store.get("t", store.merge("t", "main", "draft").id).state["n"] == 5
+    assert store.get("t", store.thread("t").merge("main", "draft").id).state["n"] == 5
 
 
 def test_a_target_that_has_nothing_of_its_own_gets_a_merge_as_well(store: Store) -> None:
     store.update("t", {"n": 5}, branch="draft")
-    merged = store.merge("t", "draft", "main")
+    merged = store.thread("t").merge("draft", "main")
     assert (merged.kind, merged.branch, store.get("t").state["n"]) == ("merge", 0, 5)
-    empty = store.fork("t", at="main~1", branch="empty")
-    assert store.merge("t", "draft", "empty").branch == empty.branch
+    empty = store.thread("t").fork("empty", at="main~1")
+    assert store.thread("t").merge("draft", "empty").branch == empty.branch
 
 
 def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
@@ -81,7 +81,7 @@ def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
     store.update("t", {}, remove=[("facts", "a")], branch="main")
     before = store.log("t")
     with pytest.raises(ConflictError, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
-        store.merge("t", "draft", "main")
+        store.thread("t").merge("draft", "main")
     clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.clashes}
     assert clashes == {
         "n": (0, 1, 2),
@@ -99,19 +99,19 @@ def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
 )
 def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"]})
-    store.merge("t", "draft", "main", strategy=strategy)
+    store.thread("t").merge("draft", "main", strategy=strategy)
     assert store.get("t").state == {**BASE, "n": n, "plan": plan}
     with pytest.raises(InvalidError, match="a strategy is 'ours', 'theirs' or 'union', not 'mine'"):
-        store.merge("t", "draft", "main", strategy="mine")
+        store.thread("t").merge("draft", "main", strategy="mine")
 
 
 def test_the_union_of_lists(store: Store) -> None:
     both(store, {"plan": [*BASE["plan"], "ours"]}, {"plan": [*BASE["plan"], "theirs", "ours"]})  # type: ignore[misc]
-    store.merge("t", "draft", "main", strategy="union")
+    store.thread("t").merge("draft", "main", strategy="union")
     assert store.get("t").state["plan"] == ["think", "write", "ours", "theirs"]
     both(store, {"n": 1}, {"n": 2})
     with pytest.raises(ConflictError):
-        store.merge("t", "draft", "main", strategy="union")
+        store.thread("t").merge("draft", "main", strategy="union")
 
 
 def test_a_function_settles(store: Store) -> None:
@@ -127,19 +127,19 @@ def test_a_function_settles(store: Store) -> None:
         return UNRESOLVED
 
     with pytest.raises(ConflictError) as refused:
-        store.merge("t", "draft", "main", resolve=settle)
+        store.thread("t").merge("draft", "main", resolve=settle)
     assert [clash.where for clash in refused.value.clashes] == ["plan[0:1]"]
     assert {clash.where for clash in seen} == {"n", "facts.a", "plan[0:1]"}
-    store.merge("t", "draft", "main", resolve=settle, strategy="theirs")
+    store.thread("t").merge("draft", "main", resolve=settle, strategy="theirs")
     assert store.get("t").state == {"n": 3, "facts": {"b": 2}, "plan": ["b"]}
 
 
 def test_ways_to_settle_by_path(store: Store) -> None:
     both(store, {"n": 1, ("facts", "a"): 5, ("facts", "b"): 5}, {"n": 2, ("facts", "a"): 6, ("facts", "b"): 6})
-    store.merge("t", "draft", "main", resolve={"n": max_of, "facts": "theirs", "facts.b": "ours"})
+    store.thread("t").merge("draft", "main", resolve={"n": max_of, "facts": "theirs", "facts.b": "ours"})
     assert store.get("t").state == {**BASE, "n": 2, "facts": {"a": 6, "b": 5}}
     with pytest.raises(InvalidError, match="not by 'mine'"):
-        store.merge("t", "draft", "main", resolve={"n": "mine"})
+        store.thread("t").merge("draft", "main", resolve={"n": "mine"})
 
 
 def max_of(clash: MergeConflict) -> Any:
@@ -149,34 +149,34 @@ def max_of(clash: MergeConflict) -> Any:
 def test_a_stretch_is_settled_with_items(store: Store) -> None:
     both(store, {"plan": ["a"]}, {"plan": ["b"]})
     with pytest.raises(InvalidError, match=r"a list of items, not with str \(at plan\[0:1\]\)"):
-        store.merge("t", "draft", "main", resolve=lambda _: "c")
-    store.merge("t", "draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
+        store.thread("t").merge("draft", "main", resolve=lambda _: "c")
+    store.thread("t").merge("draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
     assert store.get("t").state["plan"] == ["b", "a", "c"]
 
 
 def test_values_of_any_kind_settle(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
     value = {"deep": [{"er": (1, 2)}] * 20, "text": "x" * 100_000}
-    store.merge("t", "draft", "main", resolve=lambda _: value)
+    store.thread("t").merge("draft", "main", resolve=lambda _: value)
     assert store.get("t").state["n"] == value
 
 
 def test_large_values(store: Store) -> None:
     text = "line\n" * 50_000
     both(store, {"text": text}, {"other": text.upper()})
-    store.merge("t", "draft", "main")
+    store.thread("t").merge("draft", "main")
     both(store, {"text": "first\n" + text}, {"n": 1})
-    store.merge("t", "draft", "main")
+    store.thread("t").merge("draft", "main")
     assert store.get("t").state == {**BASE, "n": 1, "text": "first\n" + text, "other": text.upper()}
 
 
 def test_what_is_not_there(store: Store) -> None:
     with pytest.raises(NotFoundError, match="'nope'"):
-        store.merge("t", "nope")
+        store.thread("t").merge("nope")
     with pytest.raises(NotFoundError, match="'nope'"):
-        store.merge("t", "draft", "nope")
+        store.thread("t").merge("draft", "nope")
     with pytest.raises(NotFoundError):
-        store.merge("nobody", "draft")
+        store.thread("nobody").merge("draft")
 
 
 # The target moves -------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def interrupted() -> tuple[InterferingBackend, Store, Store]:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", BASE)
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     both(store, {"n": 1}, {("facts", "c"): 3})
     return backend, store, other
 
@@ -194,27 +194,27 @@ def interrupted() -> tuple[InterferingBackend, Store, Store]:
 @pytest.mark.parametrize("into", ["main", "HEAD", "@"])
 def test_whoever_adds_meanwhile_is_merged_with(into: str) -> None:
     backend, store, other = interrupted()
-    store.switch("t", "main")
+    store.thread("t").switch("main")
     with backend.interfere(lambda: other.update("t", {"plan": ["other"]})):
-        store.merge("t", "draft", into)
+        store.thread("t").merge("draft", into)
     assert store.get("t").state == {"n": 1, "plan": ["other"], "facts": {"a": 1, "b": 2, "c": 3}}
 
 
 def test_a_head_that_was_named_must_be_one() -> None:
     backend, store, other = interrupted()
-    head = store.resolve("t", "main").id
+    head = store.thread("t").resolve("main").id
     theirs = backend.interfere(lambda: other.update("t", {"plan": ["other"]}, branch="main"))
     with pytest.raises(ConflictError, match=f"another checkpoint follows {head} already"), theirs:
-        store.merge("t", "draft", head)
-    assert "c" not in store.get("t", branch="main").state["facts"]
-    assert store.merge("t", "draft", store.resolve("t", "main").id).branch == 0
+        store.thread("t").merge("draft", head)
+    assert "c" not in store.get("t", at="main").state["facts"]
+    assert store.thread("t").merge("draft", store.thread("t").resolve("main").id).branch == 0
 
 
 def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
     backend, store, other = interrupted()
     theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
     with pytest.raises(ConflictError, match=r"facts\.c"), theirs:
-        store.merge("t", "draft", "main")
+        store.thread("t").merge("draft", "main")
 
 
 def test_a_target_that_never_rests() -> None:
@@ -222,16 +222,16 @@ def test_a_target_that_never_rests() -> None:
     numbers = count()
     theirs = backend.interfere(lambda: other.update("t", {"n": next(numbers)}, branch="main"), times=None)
     with pytest.raises(ConflictError, match="kept adding"), theirs:
-        store.merge("t", "draft", "main")
+        store.thread("t").merge("draft", "main")
 
 
 def test_asynchronously() -> None:
     async def main() -> None:
         async with await holdfast.aopen("memory://") as store:
             await store.put("t", BASE)
-            await store.fork("t", branch="draft", changes={"n": 1})
-            await store.merge("t", "draft", "main")
-            assert (await store.get("t", branch="main")).state["n"] == 1
+            await store.thread("t").fork("draft", changes={"n": 1})
+            await store.thread("t").merge("draft", "main")
+            assert (await store.get("t", at="main")).state["n"] == 1
 
     asyncio.run(main())
 
@@ -241,11 +241,11 @@ def test_asynchronously() -> None:
 
 def test_criss_cross(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    main, draft = store.resolve("t", "main").id, store.resolve("t", "draft").id
-    store.merge("t", draft, "main")
-    store.merge("t", main, "draft")
+    main, draft = store.thread("t").resolve("main").id, store.thread("t").resolve("draft").id
+    store.thread("t").merge(draft, "main")
+    store.thread("t").merge(main, "draft")
     both(store, {"plan": ["a"]}, {("facts", "d"): 4})
-    merged = store.merge("t", "draft", "main")
+    merged = store.thread("t").merge("draft", "main")
     assert merged.metadata["base"] == draft  # the later of two
     assert merged.metadata["other_bases"] == [main]
     assert store.get("t").state == {"n": 1, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3, "d": 4}}
@@ -258,59 +258,59 @@ def drop(store: Store, *ids: str) -> None:
         del branches
         return RewritePlan(frozenset(point[:2] for point in points if point.id in ids))
 
-    run(store.engine.rewriter.rewrite(store._line("t"), choose))
+    run(store._engine.rewriter.rewrite(store._handle.thread_line("t"), choose))
 
 
 def test_an_ancestor_that_was_pruned(store: Store) -> None:
     """What one side removed since is not taken for something that the other one added."""
     store.put("t", {**BASE, "n": 8, "gone": 1, "plan": ["a", "b"]}, branch="main", id="y")
-    store.fork("t", "y", branch="late")
+    store.thread("t").fork("late", at="y")
     store.update("t", {("facts", "c"): 3}, branch="late")
     store.update("t", {"plan": ["a"], "n": 9}, branch="main", remove=["gone"])
     drop(store, "y")
     with pytest.raises(ConflictError, match="ancestor was pruned") as refused:
-        store.merge("t", "late", "main")
+        store.thread("t").merge("late", "main")
     assert [clash.where for clash in refused.value.clashes] == ["plan[1:1]", "facts.c", "n", "gone"]
-    merged = store.merge("t", "late", "main", strategy="ours")
+    merged = store.thread("t").merge("late", "main", strategy="ours")
     assert (merged.metadata["base"], store.get("t").state) == (None, {**BASE, "n": 9, "plan": ["a"]})
 
 
 def test_an_ancestor_that_was_pruned_and_a_union(store: Store) -> None:
     store.put("t", {"plan": ["a"]}, branch="main", id="y")
-    store.fork("t", "y", branch="late")
+    store.thread("t").fork("late", at="y")
     store.update("t", {"plan": ["a", "b"], "x": 1}, branch="late")
     store.update("t", {"plan": ["a", "c"], "z": 1}, branch="main")
     drop(store, "y")
-    store.merge("t", "late", "main", strategy="union")
+    store.thread("t").merge("late", "main", strategy="union")
     assert store.get("t").state == {"plan": ["a", "c", "b"], "x": 1, "z": 1}
 
 
 def test_a_merge_that_was_pruned_is_not_forgotten(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged = store.merge("t", "draft", "main")
+    merged = store.thread("t").merge("draft", "main")
     after = store.update("t", {"n": 2}, branch="main", remove=[("facts", "c")])
     drop(store, merged.id)
-    store.prune(threads="t", keep_last=20)  # once more: the stub stays what it is
-    assert store.merge("t", "draft", "main").id == after.id
+    store.maintenance.prune(threads="t", keep_last=20)  # once more: the stub stays what it is
+    assert store.thread("t").merge("draft", "main").id == after.id
     store.update("t", {"own": 1}, branch="draft")
-    store.merge("t", "draft", "main")
+    store.thread("t").merge("draft", "main")
     assert store.get("t").state == {**BASE, "n": 2, "own": 1}  # what was removed since is not brought up again
-    assert not store.verify("t").findings
+    assert not store.maintenance.verify("t").findings
 
 
 def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged = store.merge("t", "draft", "main")
+    merged = store.thread("t").merge("draft", "main")
     store.update("t", {"n": 2}, branch="main")
     drop(store, merged.id)
-    assert len(store.delete_branch("t", "draft")) == 1
-    assert not store.verify("t").findings
+    assert len(store.thread("t").delete_branch("draft")) == 1
+    assert not store.maintenance.verify("t").findings
 
 
 def test_what_settles_clashes_is_checked(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
     with pytest.raises(InvalidError, match="a function, or ways by path"):
-        store.merge("t", "draft", "main", resolve="ours")  # type: ignore[arg-type]
+        store.thread("t").merge("draft", "main", resolve="ours")  # type: ignore[arg-type]
 
 
 def test_histories_with_nothing_in_common(store: Store) -> None:
@@ -318,41 +318,45 @@ def test_histories_with_nothing_in_common(store: Store) -> None:
     from holdfast.engine.lines import ROOT
     from holdfast.engine.model.packed_state import pack_state
 
-    packed = pack_state(store.engine.ground.codec, {"own": 1, "n": 0})
-    run(store.engine.appender.append(AppendRequest(store._line("t"), packed, parent=ROOT, id="root", opens="root")))
-    merged = store.merge("t", "root", "main")
+    packed = pack_state(store._engine.ground.codec, {"own": 1, "n": 0})
+    run(
+        store._engine.appender.append(
+            AppendRequest(store._handle.thread_line("t"), packed, parent=ROOT, id="root", opens="root")
+        )
+    )
+    merged = store.thread("t").merge("root", "main")
     assert merged.metadata["base"] is None
     assert store.get("t").state == {**BASE, "own": 1}
 
 
 def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged = store.merge("t", "draft", "main")
-    theirs = store.resolve("t", "draft").id
+    merged = store.thread("t").merge("draft", "main")
+    theirs = store.thread("t").resolve("draft").id
     after = store.put("t", {"n": 9})
     store.put("t", {"n": 5}, id=merged.id, parent=merged.parent)
     assert store.get("t", merged.id).state == {"n": 5}
-    assert store.resolve("t", f"{merged.id}^2").id == theirs
+    assert store.thread("t").resolve(f"{merged.id}^2").id == theirs
     assert store.get("t", after.id).state == {"n": 9}  # set upon the new one
-    assert store.merge("t", "draft", "main").id == after.id  # and still merged
+    assert store.thread("t").merge("draft", "main").id == after.id  # and still merged
 
 
 def test_a_merge_that_is_set_upon_a_new_revision_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged = store.merge("t", "draft", "main")
-    store.put("t", {"n": 7}, id=merged.parent, parent=store.resolve("t", "main#0").id)
+    merged = store.thread("t").merge("draft", "main")
+    store.put("t", {"n": 7}, id=merged.parent, parent=store.thread("t").resolve("main#0").id)
     assert store.get("t", merged.id).state["n"] == 1  # the state it had
-    assert store.resolve("t", f"{merged.id}^2").id == store.resolve("t", "draft").id
+    assert store.thread("t").resolve(f"{merged.id}^2").id == store.thread("t").resolve("draft").id
 
 
 def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged, state = store.merge("t", "draft", "main"), store.get("t").state
-    store.compact("t")
+    merged, state = store.thread("t").merge("draft", "main"), store.get("t").state
+    store.maintenance.compact("t")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as other:
         store.copy_to(other)
         for each in (store, other):
             assert each.get("t", merged.id).state == state
             assert each.get("t", merged.id).hash == merged.hash
-            assert each.resolve("t", "HEAD^2").id == merged.merged
-            assert each.merge("t", "draft", "main").id == merged.id
+            assert each.thread("t").resolve("HEAD^2").id == merged.merged
+            assert each.thread("t").merge("draft", "main").id == merged.id

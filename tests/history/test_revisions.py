@@ -53,13 +53,13 @@ def store(clock: Clock) -> Iterator[Store]:
     store = Store(Engine(EngineContext(MemoryBackend(), MemoryCache(1 << 20), clock=clock)), "")
     for n in range(10):
         store.put("t", {"n": n}, id=f"{n}abc-{n}")
-    store.fork("t", "5abc-5", branch="draft")
+    store.thread("t").fork("draft", at="5abc-5")
     for n in range(3):
         store.put("t", {"draft": n}, branch="draft", id=f"draft-{n}")
-    store.fork("t", "draft-1", branch="twig")
+    store.thread("t").fork("twig", at="draft-1")
     for n in range(2):
         store.put("t", {"twig": n}, branch="twig", id=f"twig-{n}")
-    store.name("t", "gold", "3abc-3")
+    store.thread("t").tag("gold", "3abc-3")
     clock.runs = False
     yield store
     store.close()
@@ -80,7 +80,7 @@ REVISIONS: list[tuple[str, str]] = [
     ("draft", "draft-2"),
     ("draft~3", "5abc-5"),
     ("#3", "3abc-3"),
-    ("#9", "9abc-9"),
+    ("main#9", "9abc-9"),
     ("twig#3", "3abc-3"),
     ("twig#7", "draft-1"),
     ("twig#8", "twig-0"),
@@ -97,26 +97,30 @@ REVISIONS: list[tuple[str, str]] = [
 def test_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, id in REVISIONS:
         with subtests.test(revision=revision):
-            assert store.resolve("t", revision).id == id
+            assert store.thread("t").resolve(revision).id == id
             found = store.get("t", at=revision)
             assert (found.id, found.state) == (id, store.get("t", id).state)
 
 
 def test_times(store: Store) -> None:
     for n in range(10):
-        point = store.get("t", step=n)
+        point = store.get("t", at=f"main#{n}")
         back = (START + 10 * 24 * HOUR - to_time(point.time) + 999) // HOUR
-        store.engine.ground.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
+        store._engine.ground.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
         for text in (f"{back}h", f"{back} hours ago", point.time.isoformat()):
-            assert store.resolve("t", f"main@{{{text}}}").id == point.id
-            assert store.resolve("t", f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"
-            assert store.resolve("t", f"@{{{text}}}").id == point.id == store.resolve("t", f"HEAD@{{{text}}}").id
-            assert store.resolve("t", f"twig@{{{text}}}").step == min(n, 5)
-    assert store.resolve("t", "twig@{now}").id == store.resolve("t", "@{now}").id == "twig-1"
-    assert store.resolve("t", "draft@{now}~1").id == "draft-1"
+            assert store.thread("t").resolve(f"main@{{{text}}}").id == point.id
+            assert store.thread("t").resolve(f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"
+            assert (
+                store.thread("t").resolve(f"@{{{text}}}").id
+                == point.id
+                == store.thread("t").resolve(f"HEAD@{{{text}}}").id
+            )
+            assert store.thread("t").resolve(f"twig@{{{text}}}").step == min(n, 5)
+    assert store.thread("t").resolve("twig@{now}").id == store.thread("t").resolve("@{now}").id == "twig-1"
+    assert store.thread("t").resolve("draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
         with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
-            store.resolve("t", text)
+            store.thread("t").resolve(text)
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
@@ -124,10 +128,10 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("nope", NotFoundError, "'nope'"),
     ("drat", NotFoundError, "Did you mean 'draft'"),
     ("glod", NotFoundError, "Did you mean 'gold'"),
-    ("head", NotFoundError, "no checkpoint has the id or the name 'head'"),
+    ("head", NotFoundError, "no checkpoint has the id or the tag 'head'"),
     ("main~10", NotFoundError, "only 9 checkpoints before 'main' .*column 5"),
     ("~99", NotFoundError, "only 9 checkpoints before 'HEAD'"),
-    ("#10", NotFoundError, "'main' has the steps 0 to 9, and no step 10"),
+    ("#10", NotFoundError, "'HEAD' has the steps 0 to 9, and no step 10"),
     ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
     ("main#", InvalidError, "the number of a step is missing .*column 5"),
     ("HEAD~x", InvalidError, "'~x' is no suffix.*column 5"),
@@ -146,7 +150,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 def test_what_is_wrong(store: Store, subtests: pytest.Subtests) -> None:
     for revision, kind, message in WRONG:
         with subtests.test(revision=revision), pytest.raises(kind, match=message):
-            store.resolve("t", revision)
+            store.thread("t").resolve(revision)
 
 
 def test_more_ids_than_are_shown() -> None:
@@ -154,11 +158,11 @@ def test_more_ids_than_are_shown() -> None:
         for n in range(20):
             store.put("t", {"n": n}, id=f"same-{n:02}")
         with pytest.raises(InvalidError, match=r"same-05 \(save, [^)]*\), and more"):
-            store.resolve("t", "same-")
+            store.thread("t").resolve("same-")
         with pytest.raises(NotFoundError, match="no such thread"):
-            store.resolve("nobody", "same-")
+            store.thread("nobody").resolve("same-")
         with pytest.raises(NotFoundError, match="no such thread"):
-            store.resolve("nobody", "main")
+            store.thread("nobody").resolve("main")
 
 
 def test_revised_checkpoints_are_one() -> None:
@@ -172,18 +176,18 @@ def test_what_comes_first_where_a_text_may_mean_several() -> None:
     with holdfast.open("memory://") as store:
         first = store.put("t", {"n": 0}, id="here~1").id
         second = store.put("t", {"n": 1}, id="here")
-        assert store.resolve("t", "here~1").id == first  # an id, and not the parent of another
-        store.name("t", "there", first)
-        store.fork("t", branch="there")
+        assert store.thread("t").resolve("here~1").id == first  # an id, and not the parent of another
+        store.thread("t").tag("there", first)
+        store.thread("t").fork("there")
         store.put("t", {"n": 2}, branch="there", id="there-2")
-        assert store.resolve("t", "there").id == first  # a name, and not a branch
-        store.unname("t", "there")
-        assert store.resolve("t", "there").id == "there-2"  # a branch, and not the start of an id
-        assert store.resolve("t", "there-").id == "there-2"
+        assert store.thread("t").resolve("there").id == first  # a name, and not a branch
+        store.thread("t").untag("there")
+        assert store.thread("t").resolve("there").id == "there-2"  # a branch, and not the start of an id
+        assert store.thread("t").resolve("there-").id == "there-2"
         store.put("t", {"n": 3}, id="there")
-        assert store.resolve("t", "there").id == "there"  # an id, and not a branch
-        store.fork("t", second.id, branch="main~1")
-        assert store.resolve("t", "main~1").id == second.id
+        assert store.thread("t").resolve("there").id == "there"  # an id, and not a branch
+        store.thread("t").fork("main~1", at=second.id)
+        assert store.thread("t").resolve("main~1").id == second.id
 
 
 def test_pruned(store: Store) -> None:
@@ -195,30 +199,30 @@ def test_pruned(store: Store) -> None:
         del branches
         return RewritePlan(frozenset(point[:2] for point in points if point.id in gone))
 
-    line = store._line("t")
-    run(store.engine.rewriter.rewrite(line, choose))
+    line = store._handle.thread_line("t")
+    run(store._engine.rewriter.rewrite(line, choose))
     for text in ("#2", "twig~2", "main~7", "draft#5", "gold^"):
         with pytest.raises(
             NotFoundError, match=rf"the checkpoint that '{text.replace('^', '.')}' names, of 2023-.* was pruned"
         ):
-            store.resolve("t", text)
+            store.thread("t").resolve(text)
     with pytest.raises(NotFoundError, match="'2abc-2'"):
-        store.resolve("t", "2abc-2")
+        store.thread("t").resolve("2abc-2")
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.resolve("t", "twig~2^2")
-    assert store.resolve("t", "twig~3").id == "draft-0"  # past one that is gone
-    assert store.resolve("t", "gold~2").id == "1abc-1"
+        store.thread("t").resolve("twig~2^2")
+    assert store.thread("t").resolve("twig~3").id == "draft-0"  # past one that is gone
+    assert store.thread("t").resolve("gold~2").id == "1abc-1"
 
 
 def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
-    merged = store.merge("t", "main", "draft", strategy="ours")
-    theirs = run(store.engine.lines.find(store._line("t"), merged.merged))
-    backend, key = store.engine.ground.backend, ("", "t", theirs.branch, theirs.seq)
+    merged = store.thread("t").merge("main", "draft", strategy="ours")
+    theirs = run(store._engine.lines.find(store._handle.thread_line("t"), merged.merged))
+    backend, key = store._engine.ground.backend, ("", "t", theirs.branch, theirs.seq)
     other = theirs._replace(hash=b"another".ljust(32))
-    for change in (Put(STEPS, other.row(store._line("t"), b"")), Delete(STEPS, key)):
+    for change in (Put(STEPS, other.row(store._handle.thread_line("t"), b"")), Delete(STEPS, key)):
         run(backend.apply([change]))
         with pytest.raises(NotFoundError, match=r"the checkpoint that 'draft\^2' names was pruned"):
-            store.resolve("t", "draft^2")
+            store.thread("t").resolve("draft^2")
 
 
 def test_few_rows_are_read_however_long_the_line() -> None:
@@ -233,10 +237,10 @@ def test_few_rows_are_read_however_long_the_line() -> None:
     backend = Watched(MemoryBackend())
     store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), "")
     ids = [store.put("t", {"n": n}).id for n in range(1000)]
-    store.fork("t", branch="late")
+    store.thread("t").fork("late")
     for text in ("HEAD~999", "#3", "late#4", ids[500], f"{ids[500]}~400", "@{now}", "late@{now}"):
         before = backend.rows
-        run(resolve(store.engine, store._line("t"), text))
+        run(resolve(store._engine, store._handle.thread_line("t"), text))
         assert backend.rows - before < 8, text
 
 

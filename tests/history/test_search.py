@@ -126,7 +126,7 @@ def test_every_string_in_a_value_is_text(subtests: pytest.Subtests) -> None:
             store.put("t", {"other": 1, "value": value}, id="b")
             store.put("t", {"other": 2, "value": value}, id="c")
             assert found(store, "needle") == ["b"]
-            store.index()
+            store.maintenance.build_index()
             assert found(store, "needle") == ["b"]
 
 
@@ -207,7 +207,7 @@ def test_of_a_long_text_what_is_new_is_found(store: holdfast.Store) -> None:
         assert found(store, "word1999") == ["a"]
         assert found(store, "word1000word1001") == ["c"]
         assert found(store, "woinrd500") == ["d"]
-        store.index()
+        store.maintenance.build_index()
 
 
 def test_a_large_text_that_is_edited(store: holdfast.Store) -> None:
@@ -217,7 +217,7 @@ def test_a_large_text_that_is_edited(store: holdfast.Store) -> None:
         store.put("t", {"doc": f"{text} tail{n}", "docs": [f"{text} item{n}", "b"]}, id=f"b{n:02}")
     assert found(store, "tail7") == ["b07"]
     assert found(store, "item39") == ["b39"]
-    store.index()
+    store.maintenance.build_index()
     assert found(store, "tail7") == ["b07"]
     assert found(store, "item39") == ["b39"]
 
@@ -233,9 +233,9 @@ def fields(store: holdfast.Store) -> holdfast.Store:
     for n in range(4):
         about: dict[str, Any] = {"n": n, "user": {"plan": "pro" if n % 2 else "Free"}, "flags": [1, "x"], "ok": n > 1}
         store.put("t", {"n": n, "pad": PAD * (n == 3)}, id=f"a{n}", metadata=about, kind="save" if n else "input")
-    store.fork("t", "a1", branch="draft")
-    store.put("t", {"n": 9}, id="b0", branch="draft", tags=["release", "x"], name="v1")
-    store.put("other", {"n": 1}, id="o0", tags=["release"], metadata={"n": "3.5", "when": "2026-01-05"})
+    store.thread("t").fork("draft", at="a1")
+    store.put("t", {"n": 9}, id="b0", branch="draft", labels=["release", "x"], tag="v1")
+    store.put("other", {"n": 1}, id="o0", labels=["release"], metadata={"n": "3.5", "when": "2026-01-05"})
     return store
 
 
@@ -252,11 +252,11 @@ FIELDS: list[tuple[str, list[str]]] = [
     ("id=a1", ["a1"]),
     ("kind:input", ["a0"]),
     ("kind!=save", ["a0"]),
-    ("tag:release", ["b0", "o0"]),
-    ("tag:rel*", ["b0", "o0"]),
+    ("label:release", ["b0", "o0"]),
+    ("label:rel*", ["b0", "o0"]),
     ("tag!=release", ["a0", "a1", "a2", "a3"]),
-    ("-tag:release", ["a0", "a1", "a2", "a3"]),
-    ("name:v1", ["b0"]),
+    ("-label:release", ["a0", "a1", "a2", "a3"]),
+    ("tag:v1", ["b0"]),
     ("branch:draft", ["b0"]),
     ("branch:main", ["a0", "a1", "a2", "a3", "o0"]),
     ("step:2", ["a2", "b0"]),
@@ -309,18 +309,18 @@ THREADS: list[tuple[str, list[str]]] = [
     ("updated<1h", []),
     ("time>1h", ["other", "t"]),
     ("after:2100-01-01", []),
-    ("tag:release", ["other", "t"]),
-    ("tag:x", ["t"]),
-    ("-tag:x", ["other"]),
-    ("kind:input tag:release", []),
-    ("kind:input -tag:x", []),
+    ("label:release", ["other", "t"]),
+    ("label:x", ["t"]),
+    ("-label:x", ["other"]),
+    ("kind:input label:release", []),
+    ("kind:input -label:x", []),
     ("kind:save -kind:input", ["other"]),
-    ("size>2kb OR name:v1", ["t"]),
+    ("size>2kb OR tag:v1", ["t"]),
     ("(size>1gb OR kind:input) steps>1", ["t"]),
-    ("thread:o* tag:release", ["other"]),
+    ("thread:o* label:release", ["other"]),
     ("thread:o*", ["other"]),
-    ("NOT (tag:x OR kind:nothing)", ["other"]),
-    (f"{PAD[:9]}* -tag:x", []),
+    ("NOT (label:x OR kind:nothing)", ["other"]),
+    (f"{PAD[:9]}* -label:x", []),
     (f'"{PAD[:9]}"*', ["t"]),
 ]
 
@@ -328,7 +328,7 @@ THREADS: list[tuple[str, list[str]]] = [
 def test_threads_that_match(fields: holdfast.Store, subtests: pytest.Subtests) -> None:
     for indexed in (False, True):
         if indexed:
-            fields.index()
+            fields.maintenance.build_index()
         for query, threads in THREADS:
             with subtests.test(query, indexed=indexed):
                 assert [each.thread for each in fields.threads(where=query)] == threads
@@ -336,9 +336,9 @@ def test_threads_that_match(fields: holdfast.Store, subtests: pytest.Subtests) -
 
 def test_threads_by_page(store: holdfast.Store) -> None:
     for n in range(9):
-        store.put(f"t{n}", {"n": n}, tags=["even"] if n % 2 == 0 else [])
-    assert [each.thread for each in store.threads(where="tag:even", limit=2)] == ["t0", "t2"]
-    assert [each.thread for each in store.threads(where="tag:even", limit=2, after="t2")] == ["t4", "t6"]
+        store.put(f"t{n}", {"n": n}, labels=["even"] if n % 2 == 0 else [])
+    assert [each.thread for each in store.threads(where="label:even", limit=2)] == ["t0", "t2"]
+    assert [each.thread for each in store.threads(where="label:even", limit=2, after="t2")] == ["t4", "t6"]
     assert [each.thread for each in store.threads(where="thread:t*", prefix="t8")] == ["t8"]
     assert store.threads(where="thread:x*", prefix="t") == []
 
@@ -347,7 +347,7 @@ def test_the_log_of_those_that_match(fields: holdfast.Store) -> None:
     assert [each.id for each in fields.log("t", where="kind:save")] == ["b0", "a3", "a2", "a1"]
     assert [each.id for each in fields.log("t", where="kind:save", limit=2)] == ["b0", "a3"]
     assert [each.id for each in fields.log("t", where="kind:save", before="a3")] == ["a2", "a1"]
-    assert [each.id for each in fields.log("t", where="step>0", tag="x")] == ["b0"]
+    assert [each.id for each in fields.log("t", where="step>0", label="x")] == ["b0"]
     assert fields.log("t", where="kind:nothing") == []
 
 
@@ -375,7 +375,7 @@ def test_text_beside_a_role_or_a_channel_is_looked_for_there(store: holdfast.Sto
 def test_pages(index: bool) -> None:
     with holdfast.open("memory://") as store:
         if index:
-            store.index()
+            store.maintenance.build_index()
         for n in range(300):
             store.put(f"t{n % 3}", {"say": f"hello {n}"})
         first = store.search("hello", limit=200)
@@ -432,13 +432,13 @@ def test_only_the_last_revision_is_found(store: holdfast.Store) -> None:
         assert found(store, "first") == []
         assert found(store, "changed") == ["1"]
         assert found(store, "second") == ["2"]
-        store.index()
+        store.maintenance.build_index()
 
 
 def test_tenants_see_their_own(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     with holdfast.open(url, tenant="a") as one, holdfast.open(url, tenant="b") as other:
-        one.index()
+        one.maintenance.build_index()
         one.put("t", {"say": "hello"}, id="1")
         other.put("t", {"say": "hello"}, id="2")
         assert found(one, "hello") == ["1"]
@@ -450,10 +450,10 @@ def test_tenants_see_their_own(tmp_path: Path) -> None:
 def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
     for n in range(3):
         store.put("t", {"a": f"hello {n}"}, id=str(n))
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 1)])]))
     run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     page = store.search("hello")
     assert [match.id for match in page.matches] == ["2", "0"]
     assert page.unreadable == 1
@@ -469,7 +469,7 @@ def test_async(tmp_path: Path) -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/s.db") as store:
             await store.put("t", {"a": "hello"})
             assert (await store.search("hello")).how == "scan"
-            assert await store.index() == (1, 1)
+            assert await store.maintenance.build_index() == (1, 1)
             assert (await store.search("hello")).how == "index"
             assert [each.thread for each in await store.threads(where="hello")] == ["t"]
             assert len(await store.log("t", where="hello")) == 1

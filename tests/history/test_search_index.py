@@ -29,7 +29,7 @@ def by_index(store: holdfast.Store, query: str) -> list[str]:
 
 
 def rows(store: holdfast.Store, thread: str) -> set[tuple[Any, ...]]:
-    (found,) = run(store.engine.ground.backend.read([Scan(WORDS, (store.tenant, thread))]))
+    (found,) = run(store._engine.ground.backend.read([Scan(WORDS, (store.tenant, thread))]))
     return {row.key[2:] for row in found}
 
 
@@ -42,17 +42,17 @@ def test_a_writer_that_was_there_before_adds_its_words(url: str) -> None:
     with holdfast.open(url) as writer, holdfast.open(url) as other:
         writer.put("t", {"say": "hello"}, id="1")
         writer.put("t", {"say": "again"}, id="2")
-        assert other.index() == (1, 2)
+        assert other.maintenance.build_index() == (1, 2)
         writer.put("t", {"say": "latecomer"}, id="3")
         writer.put("new", {"say": "latecomer"}, id="4")
         assert by_index(other, "latecomer") == ["3", "4"]
         assert rows(other, "t") == {(0, 0), (0, 1), (0, 2)}
-        assert other.index() == (2, 0)
+        assert other.maintenance.build_index() == (2, 0)
 
 
 def test_whoever_opens_the_store_later_knows(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
         assert by_index(store, "hello") == ["1"]
@@ -74,13 +74,13 @@ def test_building_goes_on_where_it_ended(url: str) -> None:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            store.index(progress=stop)
+            store.maintenance.build_index(progress=stop)
         page = store.search("hello")
         assert page.how == "scan"  # it is not there whole
         assert len(page.matches) == 6
         store.put("t0", {"say": "meanwhile"}, id="m")
         assert rows(store, "t0") == {(0, 0), (0, 1)}
-        assert store.index() == (6, 2)
+        assert store.maintenance.build_index() == (6, 2)
         assert by_index(store, "hello") == list("012345")
         assert by_index(store, "meanwhile") == ["m"]
 
@@ -90,7 +90,7 @@ def test_many_steps_are_built_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory://") as store:
         for n in range(10):
             store.put("t", {"say": f"word{n}"}, id=str(n))
-        assert store.index() == (1, 10)
+        assert store.maintenance.build_index() == (1, 10)
         assert by_index(store, "word*") == list("0123456789")
 
 
@@ -101,16 +101,16 @@ def test_what_was_changed_last_is_found_first_also_where_the_index_came_later(ur
                 store.put(thread, {"say": f"hello {n}"}, id=f"{thread}{n}")
         scanned = [match.id for match in store.search("hello").matches]
         assert scanned == ["b1", "b0", "a1", "a0", "c1", "c0"]
-        store.index()
+        store.maintenance.build_index()
         assert [match.id for match in store.search("hello").matches] == scanned
 
 
 def test_no_index_any_more(url: str) -> None:
     with holdfast.open(url) as store:
-        assert store.drop_index() is False
+        assert store.maintenance.drop_index() is False
         store.put("t", {"say": "hello"}, id="1")
-        store.index()
-        assert store.drop_index() is True
+        store.maintenance.build_index()
+        assert store.maintenance.drop_index() is True
         assert rows(store, "t") == set()
         store.put("t", {"say": "hello again"}, id="2")
         assert rows(store, "t") == set()
@@ -121,9 +121,9 @@ def test_dropped_between_two_pages(url: str) -> None:
     with holdfast.open(url) as store:
         for n in range(3):
             store.put("t", {"say": f"hello {n}"})
-        store.index()
+        store.maintenance.build_index()
         page = store.search("hello", limit=2)
-        store.drop_index()
+        store.maintenance.drop_index()
         with pytest.raises(ConflictError, match="removed since the page before"):
             store.search("hello", limit=2, after=page.next)
 
@@ -135,45 +135,45 @@ def test_dropped_while_it_is_made(url: str) -> None:
 
         def drop(done: int, total: int | None, what: str) -> None:
             if done == 2:
-                other.drop_index()
+                other.maintenance.drop_index()
 
         with pytest.raises(ConflictError, match="was removed while it was made"):
-            store.index(progress=drop)
+            store.maintenance.build_index(progress=drop)
         assert store.search("hello").how == "scan"
         assert len(everything(store, "hello")) == 3
 
         def anew(done: int, total: int | None, what: str) -> None:
             if done == 2 and not begun:
-                begun.append(other.drop_index())
+                begun.append(other.maintenance.drop_index())
                 with pytest.raises(KeyboardInterrupt):
-                    other.index(progress=stop)
+                    other.maintenance.build_index(progress=stop)
 
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         begun: list[bool] = []
-        store.index(progress=anew)
+        store.maintenance.build_index(progress=anew)
         assert begun == [True]
         assert by_index(store, "hello") == ["0", "1", "2"]
 
 
 def test_rows_left_from_a_dropped_index_are_not_taken_for_new(url: str) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as writer:
-        store.index()
+        store.maintenance.build_index()
         writer.put("t", {"old": "first words"}, id="1")
-        store.drop_index()
+        store.maintenance.drop_index()
         writer.put("t", {"old": "first words", "new": "later"}, id="2")  # it has not heard
         assert rows(store, "t") == {(0, 1)}
-        store.prune(keep_last=1)
-        assert store.index() == (1, 1)
+        store.maintenance.prune(keep_last=1)
+        assert store.maintenance.build_index() == (1, 1)
         assert by_index(store, "first") == ["2"]
 
 
 def test_a_thread_begun_before_there_was_an_index(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as writer:
         store.put("a", {"say": "hello"}, id="1")
-        monkeypatch.setattr(writer.engine.lines, "note_index", lambda *_: None)  # it looked before
-        own, set_mark = store.engine.indexer, store.engine.indexer._set_mark
+        monkeypatch.setattr(writer._engine.lines, "note_index", lambda *_: None)  # it looked before
+        own, set_mark = store._engine.indexer, store._engine.indexer._set_mark
 
         async def late(tenant: str, was: Any, state: str) -> bool:
             if state == indexer.ON:
@@ -181,7 +181,7 @@ def test_a_thread_begun_before_there_was_an_index(url: str, monkeypatch: pytest.
             return await set_mark(tenant, was, state)
 
         monkeypatch.setattr(own, "_set_mark", late)
-        assert store.index() == (2, 2)
+        assert store.maintenance.build_index() == (2, 2)
         assert by_index(store, "hello") == ["1", "2"]
 
 
@@ -191,7 +191,7 @@ def test_how_far_a_long_thread_is(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(10):
             store.put("t", {"say": f"word{n}"})
         told: list[tuple[int, int | None, str]] = []
-        store.index(progress=lambda *each: told.append(each))
+        store.maintenance.build_index(progress=lambda *each: told.append(each))
         assert told == [(0, 1, "t: 4 of 10 steps"), (0, 1, "t: 8 of 10 steps"), (1, 1, "t")]
 
 
@@ -201,23 +201,23 @@ def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
         page = store.search("hello")
         assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])
         with pytest.raises(UnsupportedError, match="cannot keep an index"):
-            store.index()
+            store.maintenance.build_index()
 
 
 def test_a_query_without_words_is_not_asked_of_the_index(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         store.put("t", {"say": "a ++ b"}, id="1")
-        for query in ("tag:x", '"++"', "-hello", "a OR tag:x", "a OR -b"):
+        for query in ("label:x", '"++"', "-hello", "a OR label:x", "a OR -b"):
             assert store.search(query).how == "scan"
-        for query in ("a", "a tag:x", "a -b", "(a OR b) tag:x", "a OR b", 'a "++"'):
+        for query in ("a", "a label:x", "a -b", "(a OR b) label:x", "a OR b", 'a "++"'):
             assert store.search(query).how == "index"
         assert by_index(store, 'a "++"') == ["1"]
 
 
 def test_many_alternatives(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         for n in range(20):
             store.put("t", {"say": f"a{n} b{n} c"}, id=f"{n:02}")
         ids = [f"{n:02}" for n in range(20)]
@@ -231,7 +231,7 @@ def test_many_alternatives(url: str) -> None:
 
 def test_deleted_threads_are_gone(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         store.put("t", {"say": "hello"})
         store.delete("t")
         assert rows(store, "t") == set()
@@ -241,7 +241,7 @@ def test_deleted_threads_are_gone(url: str) -> None:
 def test_a_step_with_too_many_words_is_found_by_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexer, "MOST", 5)
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         store.put("t", {"say": " ".join(f"word{n}" for n in range(50))}, id="1")
         store.put("t", {"say": "word7"}, id="2")
         assert by_index(store, "word49") == ["1"]
@@ -251,7 +251,7 @@ def test_a_step_with_too_many_words_is_found_by_any(url: str, monkeypatch: pytes
 
 def test_words_that_are_cut_off(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         store.put("t", {"say": "x" * 50}, id="1")
         store.put("t", {"say": "x" * 60}, id="2")
         assert by_index(store, "x" * 50) == ["1"]
@@ -261,10 +261,10 @@ def test_words_that_are_cut_off(url: str) -> None:
 def test_a_copy_of_a_thread_is_found(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
-        run(store.engine.copier.copy({Line("", "t"): Line("", "u")}))
+        run(store._engine.copier.copy({Line("", "t"): Line("", "u")}))
         assert rows(store, "u") == set()
-        store.index()
-        run(store.engine.copier.copy({Line("", "t"): Line("", "v")}))
+        store.maintenance.build_index()
+        run(store._engine.copier.copy({Line("", "t"): Line("", "v")}))
         assert rows(store, "v") == {(0, 0)}
         assert {match.thread for match in store.search("hello").matches} == {"t", "u", "v"}
 
@@ -273,13 +273,13 @@ def test_threads_that_are_copied_to_a_store_are_found_there(url: str) -> None:
     with holdfast.open("memory://") as source, holdfast.open(url) as target:
         source.put("t", {"say": "hello"}, id="1")
         source.put("t", {"say": "there"}, id="2")
-        target.index()
+        target.maintenance.build_index()
         source.copy_to(target)
         assert by_index(target, "hello") == ["1"]
         source.put("t", {"say": "more"}, id="3")
         source.copy_to(target)
         assert by_index(target, "more") == ["3"]
-        assert target.index() == (1, 0)
+        assert target.maintenance.build_index() == (1, 0)
 
 
 # Pruning ----------------------------------------------------------------------------------------------------------
@@ -296,12 +296,12 @@ def talk(store: holdfast.Store, count: int = 12, **more: Any) -> None:
 def test_text_that_came_with_pruned_steps_is_found_where_it_still_is(url: str, index: bool) -> None:
     with holdfast.open(url) as store:
         if index:
-            store.index()
+            store.maintenance.build_index()
         talk(store)
-        store.fork("t", "08", branch="other")
+        store.thread("t").fork("other", at="08")
         store.put("t", {"messages": [], "note": "else"}, branch="other", id="o1")
-        store.tag("t", "keep", "02")
-        store.prune(threads="t", keep_last=3, keep_tags=["keep"])
+        store.thread("t").label("keep", "02")
+        store.maintenance.prune(threads="t", keep_last=3, keep_labels=["keep"])
         left = {each.id for each in store.log("t")}
         assert left == {"02", "10", "11", "o1"}
         how = "index" if index else "scan"
@@ -321,23 +321,23 @@ def test_text_that_came_with_pruned_steps_is_found_where_it_still_is(url: str, i
             assert sorted(id for _, id in everything(store, word)) == ids, word
         if index:
             assert len(rows(store, "t")) == 4
-            assert store.index() == (1, 0)
-            store.drop_index()
-            store.index()  # made anew it is the same
+            assert store.maintenance.build_index() == (1, 0)
+            store.maintenance.drop_index()
+            store.maintenance.build_index()  # made anew it is the same
             assert by_index(store, "number3") == ["10"]
             assert by_index(store, "note9") == []
 
 
 def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
         store.put("t", {"say": "hello"}, id="1")
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         for thread in ("t", "never"):
-            row = indexer._row(Line("", thread), store.engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
+            row = indexer._row(Line("", thread), store._engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
             run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, WordList("hello"))))]))
         assert by_index(store, "hello") == ["1"]
-        store.index()
+        store.maintenance.build_index()
         assert rows(store, "t") == {(0, 0)}
 
 
@@ -346,7 +346,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
 
 def watched(url: str) -> tuple[holdfast.Store, InterferingBackend]:
     with_backend = holdfast.open(url)
-    backend = InterferingBackend(with_backend.engine.ground.backend)
+    backend = InterferingBackend(with_backend._engine.ground.backend)
     return holdfast.Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), ""), backend
 
 
@@ -359,7 +359,7 @@ def test_without_an_index_saving_asks_and_writes_no_more(url: str) -> None:
         assert backend.reads == 1
         assert not any(change.space is WORDS for batch in backend.batches for change in batch)
         backend.batches.clear()
-        store.index()
+        store.maintenance.build_index()
         backend.reads = 0
         backend.batches.clear()
         store.put("t", {"say": "more"})
@@ -377,36 +377,36 @@ def test_a_thread_that_is_rewritten_while_its_words_are_indexed(url: str) -> Non
 
         def compact() -> None:
             with holdfast.open(url) as other:
-                other.compact("t")
+                other.maintenance.compact("t")
 
         def of_words(batch: Batch) -> bool:
             return any(isinstance(change, Put) and change.space is WORDS for change in batch)
 
         with backend.interfere(compact, times=2, where=of_words):
-            assert store.index() == (1, 4)
+            assert store.maintenance.build_index() == (1, 4)
         assert by_index(store, "message") == ["00", "01", "02", "03"]
-        store.drop_index()
+        store.maintenance.drop_index()
         theirs = backend.interfere(compact, times=None, where=of_words)
         with pytest.raises(ConflictError, match="kept changing"), theirs:
-            store.index()
+            store.maintenance.build_index()
 
 
 def test_damaged_steps_have_no_row(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
         store.put("t", {"say": "there"}, id="2")
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 0)])]))
         run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
-        store.engine.ground.cache.clear()
-        assert store.index() == (1, 1)
+        store._engine.ground.cache.clear()
+        assert store.maintenance.build_index() == (1, 1)
         assert by_index(store, "there") == ["2"]
         run(backend.apply([Delete(STEPS, row.key)]))
 
 
 def test_a_damaged_thread_can_be_saved_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(url) as store:
-        store.index()
+        store.maintenance.build_index()
 
         def damaged(*_: object) -> None:
             raise CorruptError("damaged")
@@ -415,7 +415,7 @@ def test_a_damaged_thread_can_be_saved_to(url: str, monkeypatch: pytest.MonkeyPa
             patch.setattr(indexer, "texts", damaged)
             store.put("t", {"say": "hello"}, id="1")
         assert rows(store, "t") == set()
-        assert store.index() == (1, 1)
+        assert store.maintenance.build_index() == (1, 1)
         assert by_index(store, "hello") == ["1"]
 
 
@@ -435,9 +435,9 @@ def test_nodes_that_are_missing_while_words_are_indexed(url: str, monkeypatch: p
         monkeypatch.setattr(indexer, "texts", missing)
         if lost:
             with pytest.raises(MissingNode):
-                store.index()
+                store.maintenance.build_index()
             return
-        store.index()
+        store.maintenance.build_index()
         assert not left
         left = 2
         store.put("t", {"say": "again"}, id="2")

@@ -57,7 +57,7 @@ def filled(store: holdfast.Store, steps: list[tuple[Any, ...]]) -> list[Told]:
             state["note"] = note
             texts.append(("note", "", note))
         state["messages"] = [*state["messages"], *said]
-        saved = store.put(thread, state, tags=tags, metadata={"n": number}, kind="save")
+        saved = store.put(thread, state, labels=tags, metadata={"n": number}, kind="save")
         if not changed and saved.step == 0:
             texts.append(("messages", "", "\0"))  # the empty list is set, and is no text
         told.append(Told(thread, saved.id, saved.step, "save", tags, {"n": number}, texts))
@@ -69,13 +69,13 @@ def filled(store: holdfast.Store, steps: list[tuple[Any, ...]]) -> list[Told]:
 def test_search_is_a_look_at_everything(steps: list[tuple[Any, ...]], queries: list[Query], before: bool) -> None:
     with holdfast.open("memory://") as store:
         if before:
-            store.index()
+            store.maintenance.build_index()
         told = filled(store, steps)
         for query in queries:
             expected = sorted((each.thread, each.id) for each in told if naive(query, each))
             scanned = everything(store, str(query), 3)
             assert sorted(scanned) == expected
-        store.index()
+        store.maintenance.build_index()
         for query in queries:
             expected = sorted((each.thread, each.id) for each in told if naive(query, each))
             assert sorted(everything(store, str(query), 3)) == expected
@@ -102,7 +102,7 @@ def test_long_texts_that_are_edited_are_found_alike_with_an_index_and_without(
 ) -> None:
     text = " ".join(f"marker{number}" for number in range(600))
     with holdfast.open("memory://") as plain, holdfast.open("memory://") as indexed:
-        indexed.index()
+        indexed.maintenance.build_index()
         for store in (plain, indexed):
             now = text
             store.put("t", {"doc": now, "nested": {"deep": [now]}}, id="0")

@@ -24,7 +24,7 @@ QUERIES = (
     "channel:note needle*",
     """\"it's \\\\ 'quoted' | & ! <-> (x)\"""",
     "thread:t1 message",
-    "tag:good",
+    "label:good",
     "nowhere",
 )
 
@@ -36,10 +36,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def fill(store: holdfast.Store) -> None:
     talk = [{"role": "user", "content": "I want a refund for order 1207, Straße 3"}]
-    store.put("t1", {"messages": talk}, id="a", tags=["good"])
+    store.put("t1", {"messages": talk}, id="a", labels=["good"])
     talk.append({"role": "assistant", "content": "The refund is on\tits way: message 1. 注文を確認しました"})
     store.put("t1", {"messages": talk}, id="b")
-    store.fork("t1", "a", branch="other")
+    store.thread("t1").fork("other", at="a")
     store.put("t1", {"messages": talk[:1], "note": "needles in haystacks"}, id="c", branch="other")
     store.put("t2", {"note": "it's \\ 'quoted' | & ! <-> (x) and größe" + " filler" * 3000}, id="d")
     for number in range(30):
@@ -53,14 +53,14 @@ def test_the_index_finds_what_looking_at_everything_finds(url: str) -> None:
         assert store.search("refund").how == "scan"
         expected = {query: sorted(everything(plain, query)) for query in QUERIES}
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
-        assert store.index() == IndexReport(3, 34)
+        assert store.maintenance.build_index() == IndexReport(3, 34)
         assert store.search("refund").how == "index"
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
         first = store.search("refund", limit=7)
         assert [match.id for match in first.matches] == [f"m{number}" for number in range(29, 22, -1)]
         store.delete("many")
         assert sorted(everything(store, "refund")) == [("t1", "a"), ("t1", "b")]
-        assert store.drop_index()
+        assert store.maintenance.drop_index()
         assert store.search("refund").how == "scan"
 
 
@@ -68,13 +68,13 @@ def test_writers_keep_it_and_tenants_have_their_own(url: str) -> None:
     with holdfast.open(url) as writer, holdfast.open(url) as other, holdfast.open(url, tenant="acme") as acme:
         writer.put("t", {"say": "hello"}, id="1")
         acme.put("t", {"say": "hello"}, id="x")
-        assert other.index() == IndexReport(1, 1)
+        assert other.maintenance.build_index() == IndexReport(1, 1)
         writer.put("t", {"say": "hello again"}, id="2")
         writer.put("new", {"say": "hello there"}, id="3")
         assert sorted(everything(other, "hello")) == [("new", "3"), ("t", "1"), ("t", "2")]
         assert acme.search("hello").how == "scan"
-        assert other.index() == IndexReport(2, 0)
-        other.prune(keep_last=1)
+        assert other.maintenance.build_index() == IndexReport(2, 0)
+        other.maintenance.prune(keep_last=1)
         assert sorted(everything(writer, "hello")) == [("new", "3"), ("t", "2")]
 
 
@@ -82,7 +82,10 @@ def test_two_build_it_at_a_time(url: str) -> None:
     with holdfast.open(url) as one, holdfast.open(url) as two:
         fill(one)
         made: list[IndexReport] = []
-        builders = [threading.Thread(target=lambda each=each: made.append(each.index())) for each in (one, two)]
+        builders = [
+            threading.Thread(target=lambda each=each: made.append(each.maintenance.build_index()))
+            for each in (one, two)
+        ]
         for each in builders:
             each.start()
         for each in builders:
@@ -90,14 +93,14 @@ def test_two_build_it_at_a_time(url: str) -> None:
         assert len(made) == 2
         assert len(everything(one, "refund")) == 32
         assert one.search("refund").how == "index"
-        assert two.index() == IndexReport(3, 0)
+        assert two.maintenance.build_index() == IndexReport(3, 0)
 
 
 def test_without_blocking(url: str) -> None:
     async def go() -> None:
         async with await holdfast.aopen(url) as store:
             await store.put("t", {"say": "hello"}, id="1")
-            assert await store.index() == IndexReport(1, 1)
+            assert await store.maintenance.build_index() == IndexReport(1, 1)
             page = await store.search("hel*")
             assert (page.how, [match.id for match in page.matches]) == ("index", ["1"])
 

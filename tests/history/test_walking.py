@@ -17,9 +17,9 @@ LINE = Line("", "t")
 
 def walked(store: holdfast.Store, page: int = 7) -> list[VisitedStep]:
     """All steps of a line, from the ends of its branches."""
-    labels = StepLabels(store.engine, LINE)
+    labels = StepLabels(store._engine, LINE)
     run(labels.load())
-    walk = LogWalk(store.engine, LINE, labels.branches)
+    walk = LogWalk(store._engine, LINE, labels.branches)
     run(walk.start(run(labels.ends())))
     found: list[VisitedStep] = []
     while visits := run(walk.page(page)):
@@ -35,8 +35,8 @@ def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> No
         for number in range(1, 120):
             if chance.random() < 0.15:
                 id = chance.choice(store.log("t")).id
-                store.fork("t", id, branch=f"b{number}")
-            branch = chance.choice([each.name for each in store.branches("t") if each.name])
+                store.thread("t").fork(f"b{number}", at=id)
+            branch = chance.choice([each.name for each in store.thread("t").branches() if each.name])
             store.put("t", {"n": number}, id=f"a{number:03}", branch=branch)
         found = walked(store)
         assert sorted(visit.point.id for visit in found) == [f"a{number:03}" for number in range(120)]
@@ -49,14 +49,14 @@ def test_what_leads_to_steps() -> None:
     with holdfast.open("memory://") as store:
         for number in range(3):
             store.put("t", {"n": number}, id=f"c{number}")
-        store.fork("t", "c2", branch="empty")
-        store.fork("t", "c0", branch="other")
+        store.thread("t").fork("empty", at="c2")
+        store.thread("t").fork("other", at="c0")
         store.put("t", {"n": 9}, id="b1", branch="other")
-        store.name("t", "good", "c1")
-        store.tag("t", "seen", "c1")
-        labels = StepLabels(store.engine, LINE)
+        store.thread("t").tag("good", "c1")
+        store.thread("t").label("seen", "c1")
+        labels = StepLabels(store._engine, LINE)
         run(labels.load())
-        walk = LogWalk(store.engine, LINE, labels.branches)
+        walk = LogWalk(store._engine, LINE, labels.branches)
         run(walk.start([Position(0, 2), Position(0, 2)]))
         visits = run(walk.page(10))
         assert [visit.point.id for visit in visits] == ["c2", "c1", "c0"]
@@ -80,15 +80,15 @@ def test_short_ids() -> None:
         for id in ("abcd", "abcde1", "abcde2", "xyz"):
             store.put("t", {}, id=id)
         ids = ["abcd", "abcde1", "xyz"]
-        assert run(abbreviations(store.engine, LINE, ids, 2)) == ["abcd", "abcde1", "xyz"]
-        assert run(abbreviations(store.engine, LINE, ["xyz"], 2)) == ["xy"]
-        assert run(abbreviations(store.engine, LINE, [], 2)) == []
+        assert run(abbreviations(store._engine, LINE, ids, 2)) == ["abcd", "abcde1", "xyz"]
+        assert run(abbreviations(store._engine, LINE, ["xyz"], 2)) == ["xy"]
+        assert run(abbreviations(store._engine, LINE, [], 2)) == []
 
 
 def test_a_step_that_is_gone_ends_the_walk_there() -> None:
     with holdfast.open("memory://") as store:
         store.put("t", {}, id="c0")
-        walk = LogWalk(store.engine, LINE, [])
+        walk = LogWalk(store._engine, LINE, [])
         run(walk.start([Position(0, 5), Position(0, 0)]))
         assert [visit.point.id for visit in run(walk.page(5))] == ["c0"]
         assert run(walk.page(5)) == []

@@ -147,10 +147,10 @@ def test_executions_are_recorded_together_by_steps_that_cover_them() -> None:
     assert len(rows) == 20
     assert len({row.key[2] for row in rows}) < 20  # not a step for each
     for id in {str(row.key[2]) for row in rows}:
-        point = run(held.engine.lines.find(Line("", LINE), id))
-        header = run(held.engine.heads.head(Line("", LINE), point)).header
+        point = run(held._engine.lines.find(Line("", LINE), id))
+        header = run(held._engine.heads.head(Line("", LINE), point)).header
         covered = [(row.columns, b"") for row in rows if row.key[2] == id]
-        assert held.engine.ground.codec.unpack(header.metadata) == {DIGEST: digest(covered)}
+        assert held._engine.ground.codec.unpack(header.metadata) == {DIGEST: digest(covered)}
     told = held.hooks.history("look", limit=100)
     assert [each.cause for each in told] == [each.id for each in held.state().history()]
     held.close()
@@ -167,12 +167,12 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
         assert go_on.wait(30)
         seen.append(call.value)
 
-    held.engine.hooks.later._most = 4
+    held._engine.hooks.later._most = 4
     held.state()["k"] = 0
     deadline = time.monotonic() + 30
-    while held.engine.hooks.later._all and time.monotonic() < deadline:
+    while held._engine.hooks.later._all and time.monotonic() < deadline:
         time.sleep(0.001)
-        if held.engine.hooks.later._all[0].gone:
+        if held._engine.hooks.later._all[0].gone:
             break
     with caplog.at_level(logging.ERROR, "holdfast.hooks"):
         for n in range(1, 10):
@@ -190,7 +190,7 @@ def test_closing_waits_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None
     held = store()
     seen: list[int] = []
     held.hooks.after("state.set")(lambda call: seen.append(call.value))
-    monkeypatch.setattr(held.engine.hooks, "close", partial(held.engine.hooks.close, 60))  # however busy the machine
+    monkeypatch.setattr(held._engine.hooks, "close", partial(held._engine.hooks.close, 60))  # however busy the machine
     for n in range(30):
         held.state()["k"] = n
     held.close()
@@ -210,7 +210,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog:
     held.state()["k"] = 1
     assert going.wait(60)  # what has begun is not dropped
     held.state()["k"] = 2
-    held.engine.hooks.close(0.05)
+    held._engine.hooks.close(0.05)
     assert "after-hooks were not done" in caplog.text
     assert held.hooks.list()[0].dropped == 1
     go_on.set()

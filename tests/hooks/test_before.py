@@ -381,7 +381,7 @@ def test_hook_may_change_state_itself_and_is_not_called_for_that() -> None:
 
 def test_hook_is_not_called_again_for_the_same_change_when_others_are_first() -> None:
     held = store()
-    other = holdfast.Store(held.engine, "")
+    other = holdfast.Store(held._engine, "")
     calls: list[Any] = []
 
     @held.hooks.before("state.set", key="mine")

@@ -25,9 +25,9 @@ def test_every_way_to_save_is_seen() -> None:
     )
     first = held.put("t", {"a": 1}, metadata={"by": "me"})
     held.update("t", {"b": 2})
-    held.restore("t", first.id)
-    held.fork("t", branch="draft", changes={"c": 3})
-    held.merge("t", "draft", into="main")
+    held.thread("t").restore(at=first.id)
+    held.thread("t").fork("draft", changes={"c": 3})
+    held.thread("t").merge("draft", into="main")
     with held.transaction() as together:
         together.put("t", {"d": 4})
         together.update("u", {"e": 5})
@@ -95,10 +95,10 @@ def test_after_hooks_follow_and_unchanged_states_do_not_count() -> None:
 def test_same_id_saved_again_keeps_the_rows_that_were_there() -> None:
     held = store()
     held.hooks.before("checkpoint.save", name="look")(lambda call: None)
-    held.put("t", {"a": 1}, id="x", name="n")
-    held.put("t", {"a": 2}, id="x", name="n")
+    held.put("t", {"a": 1}, id="x", tag="n")
+    held.put("t", {"a": 2}, id="x", tag="n")
     held.put("t", {"a": 2}, if_changed=True)
-    assert held.get("t", name="n").state == {"a": 2}
+    assert held.get("t", at="n").state == {"a": 2}
     assert len(held.hooks.history("look")) == 3
     held.close()
 
@@ -184,7 +184,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
     from holdfast.backends.runtime.drivers import run
 
     held = store()
-    bare = run(calling(held.engine, "session.start", scope="session:s", value={"a": 1}))
+    bare = run(calling(held._engine, "session.start", scope="session:s", value={"a": 1}))
     assert (bare.value, bare.events, bare.notes) == ({"a": 1}, (), {})
     bare.done(1, "x")
     seen: list[tuple[Any, ...]] = []
@@ -199,7 +199,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
     )
     call = run(
         calling(
-            held.engine,
+            held._engine,
             "session.start",
             scope="session:s",
             key="s",
@@ -213,7 +213,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
     assert call.notes == {"ticket": 1}
     call.done(3, "the-step")
     assert seen == [("session.start", "s", {"a": 1, "signed": "me"}, 3, "the-step")]
-    other = run(calling(held.engine, "artifact.register", scope="global"))
+    other = run(calling(held._engine, "artifact.register", scope="global"))
     assert other.value is holdfast.MISSING
     other.done()
     assert events(held) == [] or held.hooks.drain(30)

@@ -21,7 +21,7 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
         held.hooks.add(AddAuditFields({"release": 1}), "state.*")
         held.hooks.before("state.*", "checkpoint.*", name="look")(lambda call: None)
         held.hooks.after("state.*", "checkpoint.*", name="follow")(lambda call: None)
-        agent = held.acting_as(agent="a").state(agent="a")
+        agent = held.as_identity(agent="a").state(agent="a")
         agent["v"] = {"n": 1}
         with pytest.raises(VetoError):
             agent["v"] = 3
@@ -30,7 +30,7 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
     with holdfast.open(url) as held:
         found = held.hooks.history()
         assert sorted((each.hook, each.scope, each.outcome, each.actor) for each in found) == [
-            ("Audit", "agent:a", "ok", "agent:a"),
+            ("AddAuditFields", "agent:a", "ok", "agent:a"),
             ("Validate", "agent:a", "ok", "agent:a"),
             ("Validate", "agent:a", "veto", "agent:a"),
             ("follow", "agent:a", "ok", "agent:a"),
@@ -42,13 +42,13 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
         ]
         assert held.state(agent="a")["v"] == {"n": 1}
         assert [each.thread for each in held.threads()] == ["t"]
-        assert held.audit_verify().findings == []
-        assert held.verify().findings == []
+        assert held.audit.verify().findings == []
+        assert held.maintenance.verify().findings == []
 
 
 def test_those_who_act_have_no_hooks() -> None:
     with holdfast.open("memory://") as held:
-        assert not hasattr(held.acting_as(agent="a"), "hooks")
+        assert not hasattr(held.as_identity(agent="a"), "hooks")
 
 
 def test_public_names() -> None:

@@ -167,12 +167,12 @@ def test_every_step_and_row_says_who_why_and_which_versions(hooked: bool) -> Non
         state.delete("k")
         with held.transaction() as together:
             together.state(agent="a").set("k", 5)
-    (rows,) = run(held.engine.ground.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
+    (rows,) = run(held._engine.ground.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
     assert len(rows) == 8
     line = Line("", "␞agent:a")
     before = []
     for row in rows:
-        about = held.engine.ground.codec.unpack(open_step(line, row, 1 << 20).header.metadata)
+        about = held._engine.ground.codec.unpack(open_step(line, row, 1 << 20).header.metadata)
         assert (about["correlation"], about["cause"]) == ("c1", "e1")
         before.append(about["before"])
     assert before == [{"k": 0}, {"k": 1, "new": 0}, {"k": 2}, {"map": 0}, {"k": 3}, {"k": 5}, {"k": 6}, {"k": 0}]

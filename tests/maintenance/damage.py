@@ -46,7 +46,7 @@ def loaded(rows: Rows) -> Engine:
     """An engine on a store that has just these rows."""
     backend = memory()
     run(backend.apply([Put(space, row) for (space, _), row in rows.items()]))
-    return store_on(backend, fold_every=3).engine
+    return store_on(backend, fold_every=3)._engine
 
 
 def found_in(engine: Engine, level: VerifyLevel = VerifyLevel.HASHES) -> list[Finding]:

@@ -10,9 +10,10 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.execution import JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.jobs import Job, JobTable
-from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
+from holdfast.maintenance.jobs.types import JobType, JobTypes
 from holdfast.store.store import AsyncStore, Store
 
 SECOND = 10**9
@@ -37,7 +38,7 @@ def timed(clock: Callable[[], int], backend: Backend | None = None) -> Store:
 
 def awaited(store: Store) -> AsyncStore:
     """The same store for asyncio."""
-    return AsyncStore(store.engine, store.tenant)
+    return AsyncStore(store._engine, store.tenant)
 
 
 def knows(*kinds: JobType) -> JobTypes:

@@ -25,9 +25,9 @@ from holdfast.engine.lines import index_key
 from holdfast.errors import CorruptError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult
-from holdfast.maintenance.doctor.run import doctor
 from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.maintenance.jobs.types import JobType
+from holdfast.store.doctor import doctor
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, Clock, Watched, knows, timed
 
@@ -47,7 +47,7 @@ def of(checks: Iterable[CheckResult], code: str) -> CheckResult:
 
 
 def checked(store: Store) -> list[CheckResult]:
-    return run(store_checks.checks(store))
+    return run(store_checks.checks(store._handle))
 
 
 def test_a_store_in_order_is_found_in_order_and_left_as_it_is(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     with pytest.raises(CorruptError):
         jobs.run("bad")
     job = jobs.get("broken")
-    run(store.engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
+    run(store._engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
     clock.now += 3 * HOUR
     found = {each.code: each for each in checked(store) if each.code.startswith("jobs")}
     assert found.keys() == {"jobs-overdue", "jobs-failing", "jobs-unknown", "jobs-damaged"}
@@ -330,7 +330,7 @@ def test_leases_that_were_left() -> None:
         Row(("", "t", "lease", "rewrite", ""), ("x", clock.now)),
         Row(("", "", "lease", "job a", ""), ("y", clock.now)),
     ]
-    run(store.engine.ground.backend.apply([Put(REFS, row) for row in rows]))
+    run(store._engine.ground.backend.apply([Put(REFS, row) for row in rows]))
     assert of(checked(store), "leases").found == "2 held, none left behind"
     clock.now += HOUR
     found = of(checked(store), "leases")
@@ -340,7 +340,7 @@ def test_leases_that_were_left() -> None:
 
 def test_rows_in_quarantine() -> None:
     store = timed(Clock())
-    run(store.engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
+    run(store._engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
     found = of(checked(store), "quarantine")
     assert found.level is CheckLevel.WARNING
     assert "1 damaged rows were put aside, of 't'" in found.found
@@ -350,7 +350,7 @@ def test_readable_rows_that_are_behind() -> None:
     store = Store(Engine(EngineContext(MemoryBackend(), project=True)), "")
     store.put("t", {"a": 1})
     assert of(checked(store), "readable-rows").level is CheckLevel.OK
-    run(store.engine.ground.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
+    run(store._engine.ground.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
     assert of(checked(store), "readable-rows").level is CheckLevel.WARNING
 
 
@@ -358,11 +358,11 @@ def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store:
         store.put("t", {"a": "hello"})
         assert of(checked(store), "text-index").level is CheckLevel.NOTE
-        store.index()
+        store.maintenance.build_index()
         assert of(checked(store), "text-index").level is CheckLevel.OK
-        run(store.engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
+        run(store._engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
         assert "a search may miss some" in of(checked(store), "text-index").found
-        run(store.engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
+        run(store._engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
         assert "not finished" in of(checked(store), "text-index").found
 
 
@@ -372,13 +372,13 @@ def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch
     store = Store(Engine(EngineContext(backend)), "")
     for number in range(40):
         store.put("t", {"a": f"hello {number}"})
-    store.index()
-    sample = run(store.engine.lines.listing("", "", "", 10))
+    store.maintenance.build_index()
+    sample = run(store._engine.lines.listing("", "", "", 10))
     backend.reset()
-    assert run(store_checks.text_index(store, sample))[0].level is CheckLevel.OK
+    assert run(store_checks.text_index(store._handle, sample))[0].level is CheckLevel.OK
     assert backend.rows_read.total() < 30
     run(backend.apply([Delete(WORDS, ("", "t", 0, 35))]))
-    assert run(store_checks.text_index(store, sample))[0].level is CheckLevel.WARNING
+    assert run(store_checks.text_index(store._handle, sample))[0].level is CheckLevel.WARNING
 
 
 class Telling(Wrapper):
@@ -423,7 +423,7 @@ def test_what_the_stores_own_check_finds() -> None:
     assert found.found.endswith("page 4 is wrong; and 3 more")
     large = timed(time.time_ns, Telling(["wrong"], size=10 << 30))
     assert of(checked(large), "store-check").level is CheckLevel.NOTE
-    assert of(run(store_checks.checks(large, full=True)), "store-check").level is CheckLevel.PROBLEM
+    assert of(run(store_checks.checks(large._handle, full=True)), "store-check").level is CheckLevel.PROBLEM
 
 
 def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:

@@ -11,8 +11,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
-from holdfast.maintenance.doctor.run import CheckLevel, doctor
 from holdfast.maintenance.jobs.jobs import Jobs, JobTable
+from holdfast.store.doctor import CheckLevel, doctor
 from tests.maintenance.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly
@@ -31,14 +31,14 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
         jobs.add("b", "verify")
         assert jobs.run("a").summary == "1 threads compacted"
         assert jobs.run("b").ok
-        lease = Lease(store.engine.ground, Line("acme", ""), "job a")
+        lease = Lease(store._engine.ground, Line("acme", ""), "job a")
         run(lease.take())
         with pytest.raises(ConflictError):
             jobs.run("a")
         run(lease.confirm())
         run(lease.give_back())
         job = jobs.get("a")
-        run(store.engine.ground.backend.apply([job.changed(due_ns=1).put()]))
+        run(store._engine.ground.backend.apply([job.changed(due_ns=1).put()]))
         assert [job.name for job in jobs.due()] == ["a"]
         (ended,) = run_due(JobTable(store))
         assert ended.run.ok

@@ -53,7 +53,7 @@ def test_expired_keys_are_taken_away_by_a_step_of_their_scope(store: Store, cloc
         assert (last.key, last.action, last.cause) == ("soon", "delete", "expired")
     assert done(store)[1].startswith("0 expired keys of 0 scopes")
     assert len(store.state("agent:a").history()) == 4
-    assert store.audit_verify().ok
+    assert store.audit.verify().ok
 
 
 def test_a_key_that_was_written_again_stays(store: Store, clock: Clock) -> None:
@@ -69,7 +69,7 @@ def test_sessions_are_collected_however_many(store: Store, clock: Clock) -> None
     for number in range(120):
         store.sessions.start(f"s{number}", idle=60, on_end="archive", retention=DAY // SECOND)
     store.sessions.start("held", ttl=60).state["k"] = 1
-    run(store.engine.holds.hold(Line("", f"{MARK}session:held"), "a dispute"))
+    run(store._engine.holds.hold(Line("", f"{MARK}session:held"), "a dispute"))
     clock.now += HOUR
     store.sessions.touch("s7")
     outcome, said = done(store)

@@ -49,7 +49,7 @@ def test_namespaces_without_their_thread_are_deleted_by_its_name() -> None:
 
 def test_a_namespace_that_is_held_keeps_its_thread(store: holdfast.Store) -> None:
     before = names(store)
-    store.hold("a␟child:1", reason="audit")
+    store.thread("a␟child:1").hold(reason="audit")
     with pytest.raises(DeniedError, match="audit"):
         store.delete("a")
     assert names(store) == before

@@ -27,29 +27,29 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 
 def test_pins(shared: Backend) -> None:
     store = filled(shared)
-    assert store.pin("t", "1", reason="for the auditors") == "1"
-    assert store.pin("t", "1", reason="for me") == "1"
-    assert store.pin("t") == "81"
-    assert store.pin("t", "#0") == "0"
-    found = {(pin.id, pin.reason) for pin in store.pins("t")}
+    assert store.thread("t").pin("1", reason="for the auditors") == "1"
+    assert store.thread("t").pin("1", reason="for me") == "1"
+    assert store.thread("t").pin() == "81"
+    assert store.thread("t").pin("#0") == "0"
+    found = {(pin.id, pin.reason) for pin in store.thread("t").pins()}
     assert found == {("1", "for the auditors"), ("1", "for me"), ("81", ""), ("0", "")}
-    assert store.unpin("t", "1", reason="for me") == "1"
-    store.prune(keep_latest=True)
+    assert store.thread("t").unpin("1", reason="for me") == "1"
+    store.maintenance.prune(keep_latest=True)
     assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
-    store.unpin("t", "1")
-    store.unpin("t", "0")
-    store.prune(keep_latest=True)
+    store.thread("t").unpin("1")
+    store.thread("t").unpin("0")
+    store.maintenance.prune(keep_latest=True)
     assert [each.id for each in store.log("t")] == ["81", "7"]
     with pytest.raises(NotFoundError, match="has no such pin"):
-        store.unpin("t", "7")
+        store.thread("t").unpin("7")
     with pytest.raises(NotFoundError, match="has no such pin"):
-        store.unpin("t", "81", reason="another")
+        store.thread("t").unpin("81", reason="another")
     with pytest.raises(NotFoundError):
-        store.pin("t", "1")
+        store.thread("t").pin("1")
     with pytest.raises(NotFoundError):
-        store.pins("none")
+        store.thread("none").pins()
     with pytest.raises(InvalidError):
-        store.pin("t", reason=3)  # type: ignore[arg-type]
+        store.thread("t").pin(reason=3)  # type: ignore[arg-type]
 
 
 def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
@@ -57,11 +57,11 @@ def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
     names = ("t", "t␟child", "t␟child|inner", "t␟␟other", "t0")
     for name in names:
         store.put(name, {"n": 1})
-    store.hold("t␟child")
+    store.thread("t␟child").hold()
     with pytest.raises(DeniedError):
         store.delete("t")
     assert len(store.threads()) == 5
-    store.release("t␟child")
+    store.thread("t␟child").release()
     assert store.delete("t")
     assert [each.thread for each in store.threads()] == ["t0", "t␟␟other"]
     store.put("t␟child", {"n": 1})
@@ -73,7 +73,7 @@ def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
 
 def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
     store = filled(shared)
-    store.pin("t", "1")
+    store.thread("t").pin("1")
     prune(store, dropping_ids("0", "1", "2"))
     assert [each.id for each in store.log("t")][-2:] == ["3", "1"]
     prune(store, dropping_ids("1"))
@@ -82,7 +82,7 @@ def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
 
 def test_a_thread_with_pins_can_be_deleted(shared: Backend) -> None:
     store = filled(shared)
-    store.pin("t", "1")
+    store.thread("t").pin("1")
     assert store.delete("t")
     assert rows_of(shared)["refs"] == []
 
@@ -90,41 +90,41 @@ def test_a_thread_with_pins_can_be_deleted(shared: Backend) -> None:
 def test_holds(shared: Backend) -> None:
     store = filled(shared)
     store.put("u", {})
-    store.hold("t", reason="case 17")
-    store.hold("t", reason="case 23")
-    assert [(each.thread, each.reason) for each in store.holds()] == [("t", "case 17"), ("t", "case 23")]
-    assert store.holds("u") == []
+    store.thread("t").hold(reason="case 17")
+    store.thread("t").hold(reason="case 23")
+    assert [(each.thread, each.reason) for each in store.maintenance.holds()] == [("t", "case 17"), ("t", "case 23")]
+    assert store.thread("u").holds() == []
     for _ in range(2):
         with pytest.raises(DeniedError, match="case"):
             store.delete("t")
         with pytest.raises(DeniedError, match="case"):
-            store.prune(keep_last=1, threads="t")
+            store.maintenance.prune(keep_last=1, threads="t")
         with pytest.raises(DeniedError, match="case"):
-            store.prune(keep_last=1, threads="t", dry_run=True)
-        assert store.prune(keep_last=50, threads="t").kept == 10, "there is nothing to prune"
-        store.release("t", reason="case 17") if len(store.holds()) == 2 else None
-    report = store.prune(keep_last=1)
+            store.maintenance.prune(keep_last=1, threads="t", dry_run=True)
+        assert store.maintenance.prune(keep_last=50, threads="t").kept == 10, "there is nothing to prune"
+        store.thread("t").release(reason="case 17") if len(store.maintenance.holds()) == 2 else None
+    report = store.maintenance.prune(keep_last=1)
     assert [(each.thread, each.code) for each in report.problems] == [("t", "denied")]
     store.put("t", {"still": "saved"})
-    store.compact("t")
-    store.release("t")
-    assert store.holds("t") == []
-    assert store.prune(keep_last=1, threads="t").dropped > 5
+    store.maintenance.compact("t")
+    store.thread("t").release()
+    assert store.thread("t").holds() == []
+    assert store.maintenance.prune(keep_last=1, threads="t").dropped > 5
     assert store.delete("t")
     with pytest.raises(NotFoundError, match="no such hold"):
-        store.release("u")
+        store.thread("u").release()
     with pytest.raises(NotFoundError):
-        store.hold("none")
+        store.thread("none").hold()
     with pytest.raises(NotFoundError):
-        store.holds("none")
+        store.thread("none").holds()
 
 
 def test_a_hold_without_a_reason(shared: Backend) -> None:
     store = filled(shared)
-    store.hold("t")
+    store.thread("t").hold()
     with pytest.raises(DeniedError, match="the thread is held"):
         store.delete("t")
-    store.release("t", reason="")
+    store.thread("t").release(reason="")
     assert store.delete("t")
 
 
@@ -133,11 +133,11 @@ def test_a_thread_holds_its_namespaces(shared: Backend) -> None:
     for name in ("t␟child", "t␟␟other"):
         for n in range(3):
             store.put(name, {"n": n})
-    store.hold("t", reason="case 17")
+    store.thread("t").hold(reason="case 17")
     with pytest.raises(DeniedError, match="case 17"):
         store.delete("t␟child")
     with pytest.raises(DeniedError, match="case 17"):
-        store.prune(keep_last=1, threads="t␟child")
+        store.maintenance.prune(keep_last=1, threads="t␟child")
     assert store.delete("t␟␟other")
 
 
@@ -145,7 +145,7 @@ def test_langgraph_respects_holds(shared: Backend) -> None:
     store = filled(shared)
     saver = HoldfastSaver(store)
     store.put("t␟child", {"n": 1})
-    store.hold("t", reason="case 17")
+    store.thread("t").hold(reason="case 17")
     with pytest.raises(DeniedError, match="case 17"):
         saver.delete_thread("t")
     with pytest.raises(DeniedError, match="case 17"):
@@ -153,7 +153,7 @@ def test_langgraph_respects_holds(shared: Backend) -> None:
     with pytest.raises(DeniedError, match="case 17"):
         saver.prune(["t"], strategy="delete")
     assert len(store.log("t")) == 10
-    store.release("t")
+    store.thread("t").release()
     saver.delete_thread("t")
     assert store.threads() == []
 
@@ -169,13 +169,13 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
 
         def act() -> None:
             with suppress(NotFoundError):  # it is deleted already
-                other.hold("t", reason="just now")
+                other.thread("t").hold(reason="just now")
                 if len(other.log("t")) == 10:
                     held.append(moment)
 
         with moment.interfere(backend, act):
             try:
-                store.delete("t") if action == "delete" else store.prune(keep_last=1, threads="t")
+                store.delete("t") if action == "delete" else store.maintenance.prune(keep_last=1, threads="t")
             except DeniedError:
                 assert moment in held
         assert len(other.log("t")) == (10 if moment in held else 0 if action == "delete" else 2)
@@ -188,24 +188,24 @@ def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store, holdfast.open(f"sqlite:///{tmp_path}/b.db") as other:
         for n in range(3):
             store.put("t", {"n": n}, id=str(n))
-        store.pin("t", "1", reason="why")
-        store.hold("t", reason="case 17")
+        store.thread("t").pin("1", reason="why")
+        store.thread("t").hold(reason="case 17")
         store.copy_to(other)
         assert store.copy_to(other).skipped == 1
-        assert [(each.id, each.reason) for each in other.pins("t")] == [("1", "why")]
-        assert [each.reason for each in other.holds("t")] == ["case 17"]
-        store.release("t")
+        assert [(each.id, each.reason) for each in other.thread("t").pins()] == [("1", "why")]
+        assert [each.reason for each in other.thread("t").holds()] == ["case 17"]
+        store.thread("t").release()
         store.copy_to(other)
-        assert [each.reason for each in other.holds("t")] == ["case 17"], "there, it is taken back there"
-        other.release("t")
-        assert other.holds("t") == []
+        assert [each.reason for each in other.thread("t").holds()] == ["case 17"], "there, it is taken back there"
+        other.thread("t").release()
+        assert other.thread("t").holds() == []
 
 
 def test_a_copy_under_another_name_is_not_held(shared: Backend) -> None:
     store = filled(shared)
-    store.pin("t", "1", reason="why")
-    store.hold("t", reason="case 17")
-    prune_nothing = store.engine.copier.copy({store._line("t"): store._line("copy")})
+    store.thread("t").pin("1", reason="why")
+    store.thread("t").hold(reason="case 17")
+    prune_nothing = store._engine.copier.copy({store._handle.thread_line("t"): store._handle.thread_line("copy")})
     run(prune_nothing)
-    assert store.holds("copy") == []
-    assert [each.id for each in store.pins("copy")] == ["1"]
+    assert store.thread("copy").holds() == []
+    assert [each.id for each in store.thread("copy").pins()] == ["1"]

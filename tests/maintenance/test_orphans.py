@@ -47,16 +47,16 @@ def everything(on: Backend) -> dict[str, list[Row]]:
 
 def test_a_store_in_order_has_none(shared: Backend) -> None:
     store = filled(shared)
-    store.index()
-    store.tag("t", "good", "4")
-    store.pin("t", "3")
-    store.hold("t", reason="not for this")
-    store.release("t")
-    run(store.engine.writes.put(LINE, "7", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
-    store.prune(keep_last=3)
+    store.maintenance.build_index()
+    store.thread("t").label("good", "4")
+    store.thread("t").pin("3")
+    store.thread("t").hold(reason="not for this")
+    store.thread("t").release()
+    run(store._engine.writes.put(LINE, "7", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
+    store.maintenance.prune(keep_last=3)
     before = everything(shared)
     told: list[Any] = []
-    report = store.orphans(grace="0s", progress=lambda *how: told.append(how))
+    report = store.maintenance.sweep_orphans(grace="0s", progress=lambda *how: told.append(how))
     assert (report.found, report.rows, report.bytes, report.problems) == ([], 0, 0, {})
     assert everything(shared) == before
     assert told == [(1, 1, "t")]
@@ -76,20 +76,20 @@ def litter(on: Backend, store: Store) -> None:
         Put(FOLDS, Row((*LINE, 0, 99), (form, b"hash"), b"x")),
         Put(WORDS, Row((*LINE, 0, 99), (1, "word"))),
     )
-    run(store.engine.writes.put(LINE, "0never", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
+    run(store._engine.writes.put(LINE, "0never", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
 
 
 def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
     clock = Clock()
     store = filled(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "9 to come", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
+    run(store._engine.writes.put(LINE, "9 to come", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     before, whole = everything(shared), states(store)
     litter(shared, store)
     clock.now += 2 * DAY
     store.put("t", {"n": "new"}, id="99")
     before = everything(shared) | {name: before[name] for name in before if name not in ("steps", "lines")}
-    planned = store.orphans(dry_run=True)
-    report = store.orphans()
+    planned = store.maintenance.sweep_orphans(dry_run=True)
+    report = store.maintenance.sweep_orphans()
     assert found(report) == {("t", "no checkpoint", False), ("t", "old form", False), ("t", "unused value", False)}
     assert (planned.found, planned.rows, planned.bytes) == (report.found, report.rows, report.bytes)
     assert report.rows == 9
@@ -100,33 +100,33 @@ def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
     assert "refs" not in left
     assert "words" not in left
     assert {id: state for id, state in states(store).items() if id != "99"} == whole
-    assert store.orphans().found == []
+    assert store.maintenance.sweep_orphans().found == []
 
 
 def test_writes_may_come_before_their_checkpoint(shared: Backend) -> None:
     clock = Clock()
     store = filled(shared, clock=clock)
     for id in ("5a", "9"):
-        run(store.engine.writes.put(LINE, id, [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
-    assert store.orphans().found == []
+        run(store._engine.writes.put(LINE, id, [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
+    assert store.maintenance.sweep_orphans().found == []
     clock.now += DAY // 2
     store.put("t", {"n": "new"}, id="85")
     clock.now += DAY // 2 + 10**9
-    report = store.orphans()
+    report = store.maintenance.sweep_orphans()
     assert report.rows == 1, "the thread went on without it, long ago"
     assert [row.key[2] for row in rows_of(shared)["writes"]] == ["9"]
     clock.now += DAY
-    assert store.orphans().rows == 1, "nothing came for long"
+    assert store.maintenance.sweep_orphans().rows == 1, "nothing came for long"
     assert rows_of(shared)["writes"] == []
 
 
 def test_a_thread_of_writes_alone(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
-    run(store.engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
-    assert store.orphans().found == []
+    run(store._engine.writes.put(LINE, "1", [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
+    assert store.maintenance.sweep_orphans().found == []
     clock.now += 2 * DAY
-    assert store.orphans().rows == 1
+    assert store.maintenance.sweep_orphans().rows == 1
 
 
 def test_a_thread_that_is_not_there_waits(shared: Backend) -> None:
@@ -134,19 +134,19 @@ def test_a_thread_that_is_not_there_waits(shared: Backend) -> None:
     store = filled(shared, clock=clock)
     whole = states(store)
     put(shared, Delete(LINES, tuple(LINE)), Put(AGENT_STATES, Row(tuple(LINE), ("c", "", "", "", 1, "", 1))))
-    planned = store.orphans(dry_run=True)
+    planned = store.maintenance.sweep_orphans(dry_run=True)
     assert found(planned) == {("t", "no thread", True)}
     assert rows_of(shared)["refs"] == [], "a dry run writes nothing down"
-    assert found(store.orphans()) == {("t", "no thread", True)}
+    assert found(store.maintenance.sweep_orphans()) == {("t", "no thread", True)}
     clock.now += DAY // 2
-    assert found(store.orphans()) == {("t", "no thread", True)}
+    assert found(store.maintenance.sweep_orphans()) == {("t", "no thread", True)}
     assert len(rows_of(shared)["refs"]) == 1
     run(shared.apply([Delete(STEPS, (*LINE, 1, 1))]))  # somebody is at work on it
     clock.now += DAY
-    assert found(store.orphans()) == {("t", "no thread", True)}
+    assert found(store.maintenance.sweep_orphans()) == {("t", "no thread", True)}
     clock.now += DAY
-    planned = store.orphans(dry_run=True)
-    report = store.orphans()
+    planned = store.maintenance.sweep_orphans(dry_run=True)
+    report = store.maintenance.sweep_orphans()
     assert found(report) == {("t", "no thread", False)}
     assert (planned.rows, planned.bytes) == (report.rows, report.bytes)
     assert report.rows > len(whole)
@@ -157,11 +157,11 @@ def test_a_copy_under_way_is_left(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
     put(shared, Put(NODES, Row((*LINE, 1, b"half"), (), b"x")))
-    lease = Lease(store.engine.ground, LINE, "copy")
+    lease = Lease(store._engine.ground, LINE, "copy")
     run(lease.take())
-    assert store.orphans(grace="0s").found == []
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
     clock.now += 2 * DAY  # whoever had it is dead
-    assert store.orphans(grace="0s").rows == 2
+    assert store.maintenance.sweep_orphans(grace="0s").rows == 2
     assert everything(shared) == {}
 
 
@@ -170,23 +170,23 @@ def test_a_rewrite_under_way_is_left(shared: Backend) -> None:
     store = filled(shared, clock=clock)
     form = int(rows_of(shared)["lines"][0].columns[2])
     put(shared, Put(NODES, Row((*LINE, form + 1, b"being made"), (), b"x")))
-    lease = Lease(store.engine.ground, LINE, "rewrite")
+    lease = Lease(store._engine.ground, LINE, "rewrite")
     run(lease.take())
-    assert store.orphans(grace="0s").found == []
-    assert store.orphans(grace="0s", dry_run=True).found == []
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
+    assert store.maintenance.sweep_orphans(grace="0s", dry_run=True).found == []
     run(lease.give_back())
-    assert store.orphans(grace="0s").rows == 1
+    assert store.maintenance.sweep_orphans(grace="0s").rows == 1
 
 
 def test_what_is_held_in_quarantine_or_a_setting_stays(shared: Backend) -> None:
     store = filled(shared)
-    store.index()
+    store.maintenance.build_index()
     litter(shared, store)
-    store.hold("t", reason="case 17")
+    store.thread("t").hold(reason="case 17")
     put(shared, Put(QUARANTINE, Row(("", "gone", 1), ("steps", 1, "damaged"), b"x")))
-    assert store.orphans(grace="0s").found == []
-    store.release("t")
-    assert store.orphans(grace="0s").rows >= 9
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
+    store.thread("t").release()
+    assert store.maintenance.sweep_orphans(grace="0s").rows >= 9
     assert rows_of(shared, Line("", "gone"))["quarantine"]
     assert rows_of(shared, Line("", ""))["refs"], "the mark that there is an index"
 
@@ -197,7 +197,7 @@ def test_a_damaged_thread_is_left_and_reported(shared: Backend) -> None:
     row = rows_of(shared)["steps"][3]
     put(shared, Put(STEPS, row._replace(body=b"damaged")))
     before = everything(shared)
-    report = store.orphans(grace="0s")
+    report = store.maintenance.sweep_orphans(grace="0s")
     assert list(report.problems) == ["t"]
     assert report.found == []
     assert everything(shared) == before
@@ -217,11 +217,11 @@ def test_others_save_meanwhile(fresh: Backends) -> None:
             other.put("t", new, id="99")
 
         with moment.interfere(backend, act):
-            report = store.orphans(grace="0s")
+            report = store.maintenance.sweep_orphans(grace="0s")
         assert not report.problems
         cold = store_on(backend.inner, fold_every=3, cache_bytes=0)
         assert states(cold) == expected
-        assert found(cold.orphans(grace="0s")) == set()
+        assert found(cold.maintenance.sweep_orphans(grace="0s")) == set()
 
     at_every_moment(scenario, at_least=4)
 
@@ -232,7 +232,7 @@ def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
     litter(shared, store)
     other = store_on(shared, fold_every=3)
     with backend.interfere(lambda: other.put("t", {"n": "more"}), times=None):
-        report = store.orphans(grace="0s")
+        report = store.maintenance.sweep_orphans(grace="0s")
     assert "kept changing" in report.problems["t"]
 
 
@@ -242,7 +242,7 @@ def test_a_thread_that_is_deleted_meanwhile(fresh: Backends) -> None:
         store, other = filled(backend), store_on(backend.inner)
         litter(backend, store)
         with moment.interfere(backend, lambda: other.delete("t")):
-            report = store.orphans(grace="0s")
+            report = store.maintenance.sweep_orphans(grace="0s")
         assert not report.problems
         assert len(other.threads()) == (not moment.came)
         assert everything(backend) == {} or not moment.came

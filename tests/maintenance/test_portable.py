@@ -54,7 +54,7 @@ def is_empty(store: Store) -> bool:
 
 
 def is_sound(store: Store, thread: str) -> bool:
-    return not run(verify(store.engine.ground, Line("", thread))).findings
+    return not run(verify(store._engine.ground, Line("", thread))).findings
 
 
 # There and back -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool
     for action, (state, chance) in script:
         perform(thread, action, state, chance)
     if pruned:
-        store.prune(keep_last=2)
+        store.maintenance.prune(keep_last=2)
     with tempfile.TemporaryDirectory() as folder:
         store.export(Path(folder) / "f")
         target = store_on(MemoryBackend())
@@ -236,7 +236,7 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
         source.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
     assert [each.hash for each in source.log("copy")] == [each.hash for each in source.log("thread 1")]
     assert identical(source.get("copy").state, source.get("thread 1").state)
-    assert source.names("copy") == source.names("thread 1")
+    assert source.thread("copy").tags() == source.thread("thread 1").tags()
     assert is_sound(source, "copy")
     with pytest.raises(InvalidError, match="several"):
         source.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
@@ -309,24 +309,24 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     """A file knows nothing of holds, pins, names and branches that the thread got here, and takes none of them away."""
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.put("t", {"n": n}).id for n in range(3)]
-    source.name("t", "shared", ids[0])
+    source.thread("t").tag("shared", ids[0])
     source.copy_to(target)
-    target.hold("t", reason="audit")
-    target.pin("t", ids[0], reason="evidence")
-    target.name("t", "release", ids[1])
-    target.name("t", "shared", ids[1], move=True)
-    target.fork("t", ids[1], branch="idea")
+    target.thread("t").hold(reason="audit")
+    target.thread("t").pin(ids[0], reason="evidence")
+    target.thread("t").tag("release", ids[1])
+    target.thread("t").tag("shared", ids[1], move=True)
+    target.thread("t").fork("idea", at=ids[1])
     Checkpointer(target).put_writes("t", ids[2], [("n", "pending")], task_id="task")
     source.put("t", {"n": 3})
-    source.name("t", "theirs", ids[2])
+    source.thread("t").tag("theirs", ids[2])
     source.export(tmp_path / "f")
     assert target.import_(tmp_path / "f").threads == ("t",)
     assert target.get("t").state == {"n": 3}
-    assert [each.reason for each in target.holds("t")] == ["audit"]
-    assert [(each.id, each.reason) for each in target.pins("t")] == [(ids[0], "evidence")]
+    assert [each.reason for each in target.thread("t").holds()] == ["audit"]
+    assert [(each.id, each.reason) for each in target.thread("t").pins()] == [(ids[0], "evidence")]
     for name, id_ in (("release", ids[1]), ("shared", ids[1]), ("theirs", ids[2])):
-        assert target.resolve("t", name).id == id_
-    assert [each.name for each in target.branches("t")] == ["main", "idea"]
+        assert target.thread("t").resolve(name).id == id_
+    assert [each.name for each in target.thread("t").branches()] == ["main", "idea"]
     loaded = Checkpointer(target).get_tuple("t", ids[2])
     assert loaded is not None
     assert [(each.channel, each.value) for each in loaded.pending_writes] == [("n", "pending")]
@@ -338,13 +338,13 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.put("t", {"n": n}).id for n in range(3)]
     source.copy_to(target)
-    target.fork("t", ids[1], branch="idea")
-    source.fork("t", ids[0], branch="first")
+    target.thread("t").fork("idea", at=ids[1])
+    source.thread("t").fork("first", at=ids[0])
     source.put("t", {"n": 9}, branch="first")
     if same_name:
-        target.fork("t", ids[0], branch="other")
-        target.delete_branch("t", "idea")
-        target.rename_branch("t", "other", "first")
+        target.thread("t").fork("other", at=ids[0])
+        target.thread("t").delete_branch("idea")
+        target.thread("t").rename_branch("other", "first")
     source.export(tmp_path / "f")
     before = log_of(backend_of(target))
     for dry_run in (True, False):
@@ -357,7 +357,7 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
 def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
     hashes = [each.hash for each in source.log("thread 0")]
-    source.prune(keep_last=1, threads=["thread 0"])
+    source.maintenance.prune(keep_last=1, threads=["thread 0"])
     assert len(source.log("thread 0")) < len(hashes)
     assert source.import_(tmp_path / "f").threads == ("thread 0",)
     assert [each.hash for each in source.log("thread 0")] == hashes
@@ -462,7 +462,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     assert (report.threads, report.records) == (2, 71)
     assert seen == [(1, 2, "t"), (2, 2, "u")]
     documents = [json.loads(line) for line in (tmp_path / "f.jsonl").read_bytes().splitlines()]
-    codec = source.engine.ground.codec
+    codec = source._engine.ground.codec
     found = {each["checkpoint"]: each for each in documents}
     for thread in ("t", "u"):
         for checkpoint in source.log(thread):

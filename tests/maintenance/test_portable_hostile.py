@@ -225,7 +225,7 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
-    source.hold("thread 0", reason="audit")
+    source.thread("thread 0").hold(reason="audit")
     source.export(tmp_path / "f", threads=["thread 0"])
     target = store_on(MemoryBackend())
 
@@ -236,4 +236,4 @@ def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
     target.import_(resealed((tmp_path / "f").read_bytes(), lease))
     kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
     assert "lease" not in kinds
-    assert [each.reason for each in target.holds("thread 0")] == ["audit"]
+    assert [each.reason for each in target.thread("thread 0").holds()] == ["audit"]

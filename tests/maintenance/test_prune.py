@@ -70,7 +70,7 @@ def without_rewriting(report: PruneReport) -> list[Any]:
     bits=st.integers(0, (1 << 30) - 1),
     rules=st.fixed_dictionaries(
         {"keep_last": st.integers(1, 6)},
-        optional={"keep_named": st.booleans(), "keep_hourly": st.integers(1, 3), "keep_where": st.just("step:2..4")},
+        optional={"keep_tagged": st.booleans(), "keep_hourly": st.integers(1, 3), "keep_where": st.just("step:2..4")},
     ),
 )
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
@@ -85,13 +85,15 @@ def test_every_retained_state_is_equal(
         merged(thread)
         decorate(store, sorted(thread.saved), bits)
         pinned = sorted(thread.saved)[bits % len(thread.saved)]
-        store.pin("t", pinned, reason="wanted")
+        store.thread("t").pin(pinned, reason="wanted")
         writes = {str(row.key[2]) for row in rows_of(on)["writes"]}
         before, whole, size = Picture(store), states_of(store, "t"), stored_bytes(on)
-        heads = {branch.name: store.get("t", branch=branch.name).id for branch in store.branches("t") if branch.name}
-        planned = store.prune(threads="t", dry_run=True, **rules)
+        heads = {
+            branch.name: store.get("t", at=branch.name).id for branch in store.thread("t").branches() if branch.name
+        }
+        planned = store.maintenance.prune(threads="t", dry_run=True, **rules)
         assert stored_bytes(on) == size, "a dry run changes nothing"
-        done = store.prune(threads="t", **rules)
+        done = store.maintenance.prune(threads="t", **rules)
         assert without_rewriting(done) == without_rewriting(planned)
         assert size - stored_bytes(on) == done.bytes
         gone = set(dropped_ids(done))
@@ -100,8 +102,8 @@ def test_every_retained_state_is_equal(
             check_pruned(store, before, before.steps.keys() - last, writes)
         assert identical(states_of(store, "t"), {id: state for id, state in whole.items() if id not in gone})
         assert not gone & {pinned, max(whole), *heads.values()}
-        assert {name: store.get("t", branch=name).id for name in heads} == heads
-        again = store.prune(threads="t", **rules)
+        assert {name: store.get("t", at=name).id for name in heads} == heads
+        again = store.maintenance.prune(threads="t", **rules)
         assert again.dropped == 0
         assert again.bytes == 0
         store.put("t", {"goes": "on"}, id="zzz")
@@ -113,7 +115,7 @@ def merged(thread: Thread) -> None:
     """Merge the branches that there are."""
     for branch in thread.forks:
         try:
-            made = thread.store.merge("t", branch, strategy="theirs")
+            made = thread.store.thread("t").merge(branch, strategy="theirs")
         except HoldfastError:
             continue  # nothing to merge
         thread.saved[made.id] = thread.store.get("t", made.id).state
@@ -121,8 +123,8 @@ def merged(thread: Thread) -> None:
 
 def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
     store = filled(shared)
-    store.tag("t", "good", "2")
-    report = store.prune(Retention(keep_last=2), threads="t")
+    store.thread("t").label("good", "2")
+    report = store.maintenance.prune(policy=Retention(keep_last=2), threads="t")
     (found,) = report.threads
     assert [(each.id, each.kept, each.reasons) for each in found.checkpoints] == [
         ("81", True, ("latest", "last of side", "last")),
@@ -141,7 +143,7 @@ def test_old_revisions_go(shared: Backend) -> None:
     store = filled(shared)
     store.put("t", {"n": "revised"}, id="6")
     before = len(rows_of(shared)["steps"])
-    report = store.prune(keep_last=100)
+    report = store.maintenance.prune(keep_last=100)
     assert report.dropped == 0
     assert len(rows_of(shared)["steps"]) < before
     assert store.get("t", "6").state == {"n": "revised"}
@@ -153,25 +155,25 @@ def test_leftovers_of_a_rewrite_that_died_are_counted(shared: Backend) -> None:
     form = int(rows_of(shared)["lines"][0].columns[2])
     run(shared.apply([Put(NODES, Row((*LINE, form + 1, b"left"), (), b"x" * 1000))]))
     size = stored_bytes(shared)
-    planned = store.prune(threads="t", keep_last=3, dry_run=True)
-    done = store.prune(threads="t", keep_last=3)
+    planned = store.maintenance.prune(threads="t", keep_last=3, dry_run=True)
+    done = store.maintenance.prune(threads="t", keep_last=3)
     assert planned.bytes == done.bytes == size - stored_bytes(shared)
     assert planned.bytes > 1000
 
 
 def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -> None:
     store = store_on(shared)
-    store.index()
+    store.maintenance.build_index()
     for n in range(6):
         store.put("t", {"messages": [f"word{i}" for i in range(n + 1)], "n": f"only{n}"}, id=str(n))
-    store.prune(threads="t", keep_last=2)
+    store.maintenance.prune(threads="t", keep_last=2)
     assert len(rows_of(shared)["words"]) == 2
     assert [match.id for match in store.search("word0").matches] == ["4"]
     assert [match.id for match in store.search("word5").matches] == ["5"]
     assert store.search("only2").matches == []
-    assert store.verify("t", level="decode").findings == []
+    assert store.maintenance.verify("t", level="decode").findings == []
     run(shared.apply([Put(WORDS, row._replace(columns=(row.columns[0], "other"))) for row in rows_of(shared)["words"]]))
-    assert [found.code for found in store.verify("t", level="decode").findings] == [FindingCode.STALE_WORDS]
+    assert [found.code for found in store.maintenance.verify("t", level="decode").findings] == [FindingCode.STALE_WORDS]
 
 
 # Which threads ----------------------------------------------------------------------------------------------------
@@ -187,28 +189,28 @@ def many(on: Backend, count: int = 6, **settings: Any) -> Store:
 
 def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
     store = many(shared)
-    assert [each.thread for each in store.prune(keep_last=4, threads=["a0", "b1"]).threads] == ["a0", "b1"]
-    assert [each.thread for each in store.prune(keep_last=4, prefix="b").threads] == ["b1", "b3", "b5"]
-    assert [each.thread for each in store.prune(keep_last=4, where="steps>4").threads] == ["a2", "a4"]
-    report = store.prune(keep_last=3)
+    assert [each.thread for each in store.maintenance.prune(keep_last=4, threads=["a0", "b1"]).threads] == ["a0", "b1"]
+    assert [each.thread for each in store.maintenance.prune(keep_last=4, prefix="b").threads] == ["b1", "b3", "b5"]
+    assert [each.thread for each in store.maintenance.prune(keep_last=4, where="steps>4").threads] == ["a2", "a4"]
+    report = store.maintenance.prune(keep_last=3)
     assert [each.thread for each in report.threads] == ["a0", "a2", "a4", "b1", "b3", "b5"]
     assert report.dropped == 6
     assert {len(store.log(each.thread)) for each in store.threads()} == {3}
     with pytest.raises(NotFoundError):
-        store.prune(keep_last=3, threads="none")
+        store.maintenance.prune(keep_last=3, threads="none")
     with pytest.raises(InvalidError, match="by name, or by a prefix"):
-        store.prune(keep_last=3, threads="a0", prefix="a")
+        store.maintenance.prune(keep_last=3, threads="a0", prefix="a")
     with pytest.raises(InvalidError):
-        store.prune()
+        store.maintenance.prune()
 
 
 def test_what_a_query_matches_is_kept(shared: Backend) -> None:
     store = filled(shared)
-    report = store.prune(keep_where="meta.n<2")
+    report = store.maintenance.prune(keep_where="meta.n<2")
     assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
     assert report.threads[0].checkpoints[-1].reasons == ("matches",)
     with pytest.raises(InvalidError):
-        store.prune(keep_where="meta.n<")
+        store.maintenance.prune(keep_where="meta.n<")
 
 
 def test_by_age(shared: Backend) -> None:
@@ -217,7 +219,7 @@ def test_by_age(shared: Backend) -> None:
     for n in range(5):
         store.put("t", {"n": n}, id=str(n))
         clock.now += DAY
-    store.prune(keep_within="36h")
+    store.maintenance.prune(keep_within="36h")
     assert [each.id for each in store.log("t")] == ["4"]
 
 
@@ -226,27 +228,33 @@ def test_namespaces_go_with_their_thread(shared: Backend) -> None:
     for name in ("a0␟child", "a0␟child|inner", "a0␟␟b", "a00"):
         for n in range(5):
             store.put(name, {"n": n}, id=str(n))
-    report = store.prune(keep_last=2, threads="a0")
+    report = store.maintenance.prune(keep_last=2, threads="a0")
     assert [each.thread for each in report.threads] == ["a0", "a0␟child", "a0␟child|inner"]
     assert [len(store.log(name)) for name in ("a0", "a0␟child", "a0␟child|inner", "a0␟␟b", "a00")] == [2, 2, 2, 5, 5]
-    assert len(store.prune(keep_last=2, threads="a0␟child").threads) == 1
+    assert len(store.maintenance.prune(keep_last=2, threads="a0␟child").threads) == 1
     store.put("gone␟child", {"n": 0})
-    every = [each.thread for each in store.prune(keep_last=2).threads]
+    every = [each.thread for each in store.maintenance.prune(keep_last=2).threads]
     assert every == ["a0", "a0␟child", "a0␟child|inner", "a00", "a0␟␟b", "gone␟child"]
-    assert [each.thread for each in store.prune(keep_last=2, prefix="a0␟c").threads] == ["a0␟child", "a0␟child|inner"]
-    assert [each.thread for each in store.prune(keep_last=2, where="thread:a0").threads] == every[:3]
-    assert [each.thread for each in store.prune(keep_last=2, where="thread:*child").threads] == [every[1], every[5]]
+    assert [each.thread for each in store.maintenance.prune(keep_last=2, prefix="a0␟c").threads] == [
+        "a0␟child",
+        "a0␟child|inner",
+    ]
+    assert [each.thread for each in store.maintenance.prune(keep_last=2, where="thread:a0").threads] == every[:3]
+    assert [each.thread for each in store.maintenance.prune(keep_last=2, where="thread:*child").threads] == [
+        every[1],
+        every[5],
+    ]
 
 
 def test_a_thread_fits_with_its_namespaces(shared: Backend) -> None:
     store = store_on(shared, fold_every=3)
     for thread in ("t", "t0", "t␟child"):
         bulky(store, thread)
-    size = store.thread("t0").bytes
-    report = store.prune(max_thread_bytes=size)
+    size = store.thread("t0").info().bytes
+    report = store.maintenance.prune(max_thread_bytes=size)
     assert report.over == 0
     assert len(store.log("t0")) == 12
-    assert store.thread("t").bytes + store.thread("t␟child").bytes <= size
+    assert store.thread("t").info().bytes + store.thread("t␟child").info().bytes <= size
     assert len(store.log("t")) + len(store.log("t␟child")) < 20
 
 
@@ -254,7 +262,7 @@ def test_progress_and_each(shared: Backend) -> None:
     store = many(shared)
     told: list[Any] = []
     each: list[ThreadPruneReport] = []
-    report = store.prune(keep_last=2, progress=lambda *how: told.append(how), each=each.append)
+    report = store.maintenance.prune(keep_last=2, progress=lambda *how: told.append(how), each=each.append)
     assert told[0] == (1, 6, "a0")
     assert told[-1] == (6, 6, "b5")
     assert [len(found.checkpoints) for found in each] == [5] * 6
@@ -275,12 +283,12 @@ def test_a_thread_fits(shared: Backend, most: int) -> None:
     store = store_on(shared, fold_every=3)
     bulky(store, "t")
     whole = states_of(store, "t")
-    planned = store.prune(max_thread_bytes=most, dry_run=True)
-    report = store.prune(max_thread_bytes=most)
+    planned = store.maintenance.prune(max_thread_bytes=most, dry_run=True)
+    report = store.maintenance.prune(max_thread_bytes=most)
     assert (planned.bytes, planned.dropped, planned.over) == (report.bytes, report.dropped, report.over)
     left = states_of(store, "t")
     assert left == {id: whole[id] for id in sorted(whole)[report.dropped :]}, "the oldest go"
-    size = store.thread("t").bytes
+    size = store.thread("t").info().bytes
     assert size <= most if not report.over else (len(left), size - most) == (1, report.over)
     if most == 4000:
         assert report.dropped == 0
@@ -296,14 +304,14 @@ def test_all_threads_together_fit(shared: Backend) -> None:
         clock.now += DAY
     whole = sum(each.bytes for each in store.threads())
     most = whole * 2 // 3
-    planned = store.prune(max_bytes=most, dry_run=True)
-    report = store.prune(max_bytes=most)
+    planned = store.maintenance.prune(max_bytes=most, dry_run=True)
+    report = store.maintenance.prune(max_bytes=most)
     assert (planned.bytes, planned.left, planned.over) == (report.bytes, report.left, report.over)
     assert sum(each.bytes for each in store.threads()) == report.left
     assert whole // 3 < (report.left or 0) <= most
     assert len(store.log("new")) == 12, "the oldest go first, wherever they are"
     assert store.get("old").state["n"] == 11
-    report = store.prune(max_bytes=1)
+    report = store.maintenance.prune(max_bytes=1)
     assert report.over == (report.left or 0) - 1
     assert [len(store.log(thread)) for thread in ("old", "new")] == [1, 1]
 
@@ -315,7 +323,7 @@ def test_what_goes_from_a_large_thread_need_not_go_elsewhere(shared: Backend) ->
     clock.now += DAY
     bulky(store, "large", 40)
     whole = sum(each.bytes for each in store.threads())
-    report = store.prune(max_thread_bytes=whole // 3, max_bytes=whole * 2 // 3)
+    report = store.maintenance.prune(max_thread_bytes=whole // 3, max_bytes=whole * 2 // 3)
     assert len(store.log("old")) == 4
     assert 1 < len(store.log("large")) < 40
     assert report.over == 0
@@ -325,9 +333,9 @@ def test_what_goes_from_a_large_thread_need_not_go_elsewhere(shared: Backend) ->
 def test_what_is_held_counts_and_stays(shared: Backend) -> None:
     store = store_on(shared, fold_every=3)
     bulky(store, "t")
-    store.hold("t", reason="wanted")
-    size = store.thread("t").bytes
-    report = store.prune(max_bytes=size // 2)
+    store.thread("t").hold(reason="wanted")
+    size = store.thread("t").info().bytes
+    report = store.maintenance.prune(max_bytes=size // 2)
     assert (report.left, report.over, report.dropped) == (size, size - size // 2, 0)
     assert [each.code for each in report.problems] == ["denied"]
 
@@ -337,19 +345,19 @@ def test_what_is_held_counts_and_stays(shared: Backend) -> None:
 
 def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -> None:
     store = many(shared)
-    lease = Lease(store.engine.ground, Line("", "a2"), "rewrite")
+    lease = Lease(store._engine.ground, Line("", "a2"), "rewrite")
     run(lease.take())
-    report = store.prune(keep_last=2)
+    report = store.maintenance.prune(keep_last=2)
     (problem,) = report.problems
     assert (problem.thread, problem.code, problem.dropped) == ("a2", "under-way", 0)
     assert report.dropped == 15
     assert len(store.log("a2")) == 5
     with pytest.raises(ConflictError):
-        store.prune(keep_last=2, threads="a2")
-    planned = store.prune(keep_last=2, dry_run=True)
+        store.maintenance.prune(keep_last=2, threads="a2")
+    planned = store.maintenance.prune(keep_last=2, dry_run=True)
     assert planned.dropped == 3
     run(lease.give_back())
-    assert store.prune(keep_last=2).bytes == planned.bytes
+    assert store.maintenance.prune(keep_last=2).bytes == planned.bytes
 
 
 def test_a_thread_that_is_damaged_is_reported(shared: Backend) -> None:
@@ -357,10 +365,10 @@ def test_a_thread_that_is_damaged_is_reported(shared: Backend) -> None:
     for row in rows_of(shared, Line("", "a2"))["nodes"]:
         run(shared.apply([Put(NODES, row._replace(body=b"damaged"))]))
     store = store_on(shared, fold_every=2, cache_bytes=0)
-    report = store.prune(keep_last=2)
+    report = store.maintenance.prune(keep_last=2)
     assert [(each.thread, each.code) for each in report.problems] == [("a2", "corrupt")]
     with pytest.raises(CorruptError):
-        store.prune(keep_last=2, threads="a2", dry_run=True)
+        store.maintenance.prune(keep_last=2, threads="a2", dry_run=True)
 
 
 @pytest.mark.parametrize("rules", [{}, {"keep_where": "word"}], ids=str)
@@ -370,7 +378,7 @@ def test_a_thread_that_is_damaged_is_reported_also_where_all_have_to_fit(shared:
     for row in rows_of(shared, Line("", "a2"))["nodes"]:
         run(shared.apply([Put(NODES, row._replace(body=b"damaged"))]))
     store = store_on(shared, fold_every=2, cache_bytes=0)
-    report = store.prune(max_bytes=size // 2, max_thread_bytes=size // 12, **rules)
+    report = store.maintenance.prune(max_bytes=size // 2, max_thread_bytes=size // 12, **rules)
     assert [(each.thread, each.code) for each in report.problems] == [("a2", "corrupt")]
     assert report.dropped > 0
     assert sum(each.bytes for each in store.threads()) == report.left
@@ -390,10 +398,10 @@ def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) 
     counting = Counting(shared)
     store = filled(counting)
     store.put("t", {"n": "revised"}, id="6")
-    assert store.prune(keep_last=100).dropped == 0
+    assert store.maintenance.prune(keep_last=100).dropped == 0
     assert counting.tidied == 1
-    store.prune(keep_last=100)
-    store.prune(keep_last=1, dry_run=True)
+    store.maintenance.prune(keep_last=100)
+    store.maintenance.prune(keep_last=1, dry_run=True)
     assert counting.tidied == 1, "there was nothing to give back"
 
 
@@ -402,16 +410,16 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends) -> None:
         backend = InterferingBackend(fresh())
         store, other = many(backend, 2), store_on(backend.inner)
         with moment.interfere(backend, lambda: other.delete("b1")):
-            report = store.prune(keep_last=2)
+            report = store.maintenance.prune(keep_last=2)
         assert not report.problems
         assert len(other.log("a0")) == 2
         assert len(other.log("b1")) == (0 if moment.came else 2)
-        assert other.verify(level="decode").findings == []
+        assert other.maintenance.verify(level="decode").findings == []
 
     at_every_moment(scenario, at_least=7)
 
 
-@pytest.mark.parametrize(("what", "dry_run"), [("pin", True), ("pin", False), ("name", False), ("tag", False)])
+@pytest.mark.parametrize(("what", "dry_run"), [("pin", True), ("pin", False), ("tag", False), ("label", False)])
 def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: bool) -> None:
     protected: list[Moment] = []
 
@@ -423,13 +431,13 @@ def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: 
         def act() -> None:
             with suppress(NotFoundError):  # it is gone already
                 if what == "pin":
-                    other.pin("t", "1", reason="now")
+                    other.thread("t").pin("1", reason="now")
                 else:
-                    (other.name if what == "name" else other.tag)("t", "good", "1")
+                    (other.thread("t").tag if what == "tag" else other.thread("t").label)("good", "1")
                 protected.append(moment)
 
         with moment.interfere(backend, act):
-            store.prune(keep_last=2, threads="t", dry_run=dry_run)
+            store.maintenance.prune(keep_last=2, threads="t", dry_run=dry_run)
         found = states_of(other, "t")
         if moment in protected or dry_run:
             assert found["1"]["n"] == 1
@@ -449,10 +457,10 @@ def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
 
         def act() -> None:
             other.put("t", {"n": "new"}, id="9")
-            other.compact("t")
+            other.maintenance.compact("t")
 
         with moment.interfere(backend, act):
-            report = store.prune(keep_last=2, threads="t", dry_run=True)
+            report = store.maintenance.prune(keep_last=2, threads="t", dry_run=True)
         assert report.dropped in ((7, 8) if moment.came else (7,))
 
     at_every_moment(scenario, ["read"], at_least=30)
@@ -463,7 +471,7 @@ def test_the_file_gets_smaller(tmp_path: Path) -> None:
         for n in range(300):
             store.put("t", {"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
         before = store.stats().bytes
-        report = store.prune(keep_last=10)
+        report = store.maintenance.prune(keep_last=10)
         assert report.dropped == 290
         assert store.stats().bytes < before // 2
 
@@ -475,9 +483,9 @@ def test_small_steps_are_given_back_too(tmp_path: Path, apart: bool) -> None:
         with store.transaction() as together:
             for thread, n in places if apart else sorted(places, key=lambda place: place[1]):
                 together.put(f"t{thread}", {"n": n, "said": f"message {n} of {thread}, " + "and more " * 20})
-        run(store.engine.ground.backend.tidy())
+        run(store._engine.ground.backend.tidy())
         before = store.stats().bytes
-        report = store.prune(keep_last=20)
+        report = store.maintenance.prune(keep_last=20)
         assert report.dropped == 640
         assert before - store.stats().bytes > 0.6 * report.bytes > 100_000
 
@@ -487,21 +495,21 @@ def test_awaited(tmp_path: Path) -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as store:
             for n in range(5):
                 await store.put("t", {"n": n}, id=str(n))
-            await store.pin("t", "1", reason="why")
-            assert (await store.prune(keep_last=1)).dropped == 3
-            assert [pin.id for pin in await store.pins("t")] == ["1"]
+            await store.thread("t").pin("1", reason="why")
+            assert (await store.maintenance.prune(keep_last=1)).dropped == 3
+            assert [pin.id for pin in await store.thread("t").pins()] == ["1"]
 
     asyncio.run(go())
 
 
 def test_references_of_what_goes_go(shared: Backend) -> None:
     store = filled(shared)
-    store.name("t", "best", "4")
-    store.pin("t", "5", reason="r")
-    store.hold("t", reason="for now")
-    store.release("t")
-    store.prune(keep_last=2, keep_named=False)
+    store.thread("t").tag("best", "4")
+    store.thread("t").pin("5", reason="r")
+    store.thread("t").hold(reason="for now")
+    store.thread("t").release()
+    store.maintenance.prune(keep_last=2, keep_tagged=False)
     assert [(row.key[2], row.columns[0]) for row in rows_of(shared)["refs"]] == [("pin", "5")]
     run(shared.apply([Delete(REFS, (*LINE, "pin"))]))
-    store.prune(keep_last=2, keep_named=False)
+    store.maintenance.prune(keep_last=2, keep_tagged=False)
     assert "5" not in states_of(store, "t")

@@ -36,7 +36,7 @@ def test_power_cuts() -> None:
             store.put("u", {"n": n, "list": list(range(n))}, id=str(n))
         whole.update({thread: states_of(store, thread) for thread in "tu"})
         recorder.mark("filled")
-        store.prune(keep_last=3)
+        store.maintenance.prune(keep_last=3)
         recorder.mark("pruned")
         run(opened.close())
 
@@ -55,7 +55,7 @@ def test_power_cuts() -> None:
                     found == whole[thread] and "pruned" not in labels
                 )
             seen.add(tuple(len(store.log(thread)) for thread in kept))
-            store.prune(keep_last=3)
+            store.maintenance.prune(keep_last=3)
             for thread, ids in kept.items():
                 assert states_of(store, thread) == {id: whole[thread][id] for id in ids}
             assert run(opened.check()) == []
@@ -73,7 +73,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         store = filled(on)
         whole = states_of(store, "t")
         try:
-            store_on(Mortal(on, lives), fold_every=3).prune(keep_last=3)
+            store_on(Mortal(on, lives), fold_every=3).maintenance.prune(keep_last=3)
             break
         except UnavailableError:
             pass
@@ -81,7 +81,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         found = states_of(later, "t")
         assert found in (whole, {id: whole[id] for id in ("81", "80", "7")})
         left[len(found)] += 1
-        later.prune(keep_last=3)
+        later.maintenance.prune(keep_last=3)
         assert list(states_of(later, "t")) == ["81", "80", "7"]
     else:
         pytest.fail("it never ended")
@@ -99,7 +99,7 @@ from tests.support.interference import InterferingBackend
 url, how = sys.argv[1:]
 backend = InterferingBackend(run(SQLiteBackend.open(url)))
 with backend.interfere(lambda: signal.raise_signal(int(how)), at=9):
-    store_on(backend, clock=time.time_ns).prune(keep_last=5)
+    store_on(backend, clock=time.time_ns).maintenance.prune(keep_last=5)
 """
 
 
@@ -126,7 +126,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
         assert 60 in lengths, "and some were not"
     with holdfast.open(url) as store:
         if how is signal.SIGINT:
-            report = store.prune(keep_last=5)  # the lease was given back
+            report = store.maintenance.prune(keep_last=5)  # the lease was given back
             assert not report.problems
         assert store.get("t0").state == expected["t0"][max(expected["t0"])]
 
@@ -155,7 +155,7 @@ def test_writers_go_on_without_errors(tmp_path: Path) -> None:
         writer.start()
         try:
             for _ in range(3):
-                report = store.prune(keep_last=10)
+                report = store.maintenance.prune(keep_last=10)
                 assert not report.problems
         finally:
             over.set()
@@ -164,7 +164,7 @@ def test_writers_go_on_without_errors(tmp_path: Path) -> None:
         for number in range(5):
             found = states_of(store, f"t{number}")
             assert found == {id: saved.get(id, state) for id, state in found.items()}
-        store.prune(keep_last=10)
+        store.maintenance.prune(keep_last=10)
         assert {len(store.log(f"t{number}")) for number in range(5)} == {10}
         latest = max(saved)
         assert store.get(next(each.thread for each in store.threads() if each.latest == latest)).state == saved[latest]

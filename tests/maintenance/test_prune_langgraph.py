@@ -51,13 +51,13 @@ def test_also_by_a_program_that_has_no_langgraph(tmp_path: Path) -> None:
         for number in range(4):
             turn(graph, "t", number)
         expected = state_of(graph, "t")
-        url = str(saver.store.engine.ground.backend.url)
+        url = str(saver.store._engine.ground.backend.url)
         program = (
             "import sys\n"
             "sys.modules['langgraph'] = sys.modules['langchain_core'] = None\n"
             "import holdfast\n"
             f"with holdfast.open({url!r}) as store:\n"
-            "    print(store.prune(keep_last=1).dropped)\n"
+            "    print(store.maintenance.prune(keep_last=1).dropped)\n"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr

@@ -19,12 +19,12 @@ import holdfast
 
 steps, cache_bytes = map(int, sys.argv[2:])
 with holdfast.open(sys.argv[1], cache_bytes=cache_bytes) as store:
-    store.prune(keep_last=1, threads="short")  # so that everything is loaded
+    store.maintenance.prune(keep_last=1, threads="short")  # so that everything is loaded
     tracemalloc.start()
     for rules in ({"keep_last": steps * 5 // 6}, {"keep_where": "meta.n:7"}):
         for dry_run in (True, False):
             tracemalloc.reset_peak()
-            report = store.prune(threads="long", dry_run=dry_run, each=lambda thread: None, **rules)
+            report = store.maintenance.prune(threads="long", dry_run=dry_run, each=lambda thread: None, **rules)
             print(report.dropped, tracemalloc.get_traced_memory()[1])
 """
 

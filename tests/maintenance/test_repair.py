@@ -150,10 +150,10 @@ def other_history() -> Rows:
     store = store_on(damage.memory(), fold_every=3)
     for number in range(12):
         store.put("t", {"other": number}, id=f"o{number}")
-    store.fork("t", "o3", branch="theirs")
+    store.thread("t").fork("theirs", at="o3")
     store.put("t", {"other": "branch"}, branch="theirs", id="o99")
-    store.name("t", "theirs", "o11")
-    return damage.rows_of(store.engine.ground.backend)  # type: ignore[arg-type]
+    store.thread("t").tag("theirs", "o11")
+    return damage.rows_of(store._engine.ground.backend)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -199,9 +199,9 @@ def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
     store = store_on(damage.memory(), fold_every=1)
     for number in range(4):
         store.put("t", {"n": number}, id=str(number))
-    store.fork("t", "3", branch="side")
+    store.thread("t").fork("side", at="3")
     store.put("t", {"n": 4}, branch="side", id="4")
-    rows = damage.rows_of(store.engine.ground.backend)  # type: ignore[arg-type]
+    rows = damage.rows_of(store._engine.ground.backend)  # type: ignore[arg-type]
     del rows[STEPS, (*LINE, 0, 3)]
     engine = loaded(rows)
     done = run(repair(engine, ""))
@@ -251,14 +251,14 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
         mortal = Mortal(engine.ground.backend, lives)
         sources = [RepairSource(loaded(rows))] if copy else []
         try:
-            run(mend(store_on(mortal, fold_every=3).engine, LINE, sources))
+            run(mend(store_on(mortal, fold_every=3)._engine, LINE, sources))
         except UnavailableError:
             finished = False
         else:
             finished = True
         now = readable_in(damage.rows_of(engine.ground.backend))  # type: ignore[arg-type]
         assert readable <= now, lives
-        later = store_on(engine.ground.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000).engine
+        later = store_on(engine.ground.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000)._engine
         run(mend(later, LINE, sources))
         assert damage_in(later) == [], lives
         if copy:

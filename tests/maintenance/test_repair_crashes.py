@@ -32,7 +32,7 @@ LATER = Clock().now + 3600 * 10**9
 
 def spoil(store: Store, thread: str, *seqs: int) -> None:
     """Damage steps of a thread, and take a node away."""
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread), limit=1)]))
     for row in steps:
         if row.key[3] in seqs:
@@ -55,7 +55,7 @@ def test_power_cuts(copy: bool) -> None:
         spoil(store, "t", 6)
         readable.update({id: whole[id] for id in whole if can_read(store, id)})
         recorder.mark("damaged")
-        assert store.repair(intact if copy else ()).sound
+        assert store.maintenance.repair(intact if copy else ()).sound
         recorder.mark("repaired")
         run(opened.close())
 
@@ -66,8 +66,8 @@ def test_power_cuts(copy: bool) -> None:
         store = store_on(opened, fold_every=3, clock=Clock(LATER), cache_bytes=0)
         try:
             assert {id: store.get("t", id).state for id in readable} == readable
-            assert store.repair(intact if copy else ()).sound
-            assert damage_in(store.engine) == []
+            assert store.maintenance.repair(intact if copy else ()).sound
+            assert damage_in(store._engine) == []
             found = states_of(store, "t")
             assert found == whole if copy else readable.items() <= found.items() <= whole.items()
         finally:
@@ -78,7 +78,7 @@ def test_power_cuts(copy: bool) -> None:
 
 
 def can_read(store: Store, id: str) -> bool:
-    fresh = store_on(store.engine.ground.backend, fold_every=3, cache_bytes=0)
+    fresh = store_on(store._engine.ground.backend, fold_every=3, cache_bytes=0)
     try:
         fresh.get("t", id)
     except ValueError:
@@ -90,7 +90,7 @@ REPAIRER = """
 import sys, holdfast
 with holdfast.open(sys.argv[1]) as store:
     print("open", flush=True)
-    store.repair()
+    store.maintenance.repair()
 """
 
 
@@ -130,10 +130,10 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
     opened = run(SQLiteBackend.open(f"sqlite:///{path}"))
     try:
         store = store_on(opened, clock=Clock(time.time_ns() + 3600 * 10**9))  # whoever had a lease is taken for dead
-        assert store.repair().sound
+        assert store.maintenance.repair().sound
         assert states_of(store, "t").items() <= truth.items()
         assert len(store.log("t")) >= 50
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.verify(level="decode").findings == []
     finally:
         run(opened.close())
     kept = list(tmp_path.glob("store.db.damaged-*"))
@@ -169,7 +169,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
         writer.start()
         try:
             until(lambda: saved or errors, 60)
-            done = store.repair(f"sqlite:///{tmp_path}/copy.db")
+            done = store.maintenance.repair(f"sqlite:///{tmp_path}/copy.db")
         finally:
             over.set()
             writer.join()
@@ -177,4 +177,4 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
         assert done.sound
         assert saved
         assert states_of(store, "t") == {**truth, **saved}
-        assert store.verify(level="decode").damage == []
+        assert store.maintenance.verify(level="decode").damage == []

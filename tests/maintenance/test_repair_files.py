@@ -46,10 +46,10 @@ def made(kind: str, folder: Path) -> tuple[Truth, StoreHeads]:
         for turn in range(34):
             for thread in ("chat", "notes"):
                 store.put(thread, {"messages": [f"{thread} message {n}" for n in range(turn)], "turn": turn})
-        store.name("chat", "end")
-        store.fork("chat", store.log("chat", limit=3)[-1].id, branch="side")
+        store.thread("chat").tag("end")
+        store.thread("chat").fork("side", at=store.log("chat", limit=3)[-1].id)
         store.put("chat", {"x": 1}, branch="side")
-        return everything(store), store.heads()
+        return everything(store), store.maintenance.heads()
 
 
 def flipped(folder: Path, broken: Path, chance: Random, at: int | None = None) -> str:
@@ -76,18 +76,18 @@ def check_flip(kind: str, folder: Path, broken: Path, truth: Truth, heads: Store
     except HoldfastError:
         return "does not open"
     with store:
-        report = store.verify(heads=heads)
+        report = store.maintenance.verify(heads=heads)
         if report.sound:
             assert everything(store) == truth, what
             return "no difference"
-        done = store.repair(url(kind, folder) if copy else ())
+        done = store.maintenance.repair(url(kind, folder) if copy else ())
         assert done.sound, (what, done.left)
         now = everything(store)
         if copy:
             assert now == truth, what
         else:
             assert all(truth[thread][id] == each for thread, found in now.items() for id, each in found.items()), what
-        assert store.verify(level="decode").damage == [], what
+        assert store.maintenance.verify(level="decode").damage == [], what
         return "mended"
 
 
@@ -132,7 +132,7 @@ def test_the_damaged_file_is_kept(tmp_path: Path) -> None:
     assert Path(done.damaged).read_bytes() == before
     assert done.rows > 60
     with holdfast.open(f"sqlite:///{path}") as store:
-        assert store.verify().sound or store.repair().sound
+        assert store.maintenance.verify().sound or store.maintenance.repair().sound
 
 
 def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
     assert (told.rows, told.refused) == (done.rows, done.refused)
     assert Path(done.damaged).read_bytes() == data
     with holdfast.open(f"sqlite:///{path}") as store:
-        assert store.repair().sound
+        assert store.maintenance.repair().sound
         assert everything(store) == truth
 
 
@@ -245,9 +245,9 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str,
     source = url(kind, tmp_path / "whole") if copy else ()
     with holdfast.open(url(kind, tmp_path / "broken")) as store:
         before = contents(tmp_path / "broken")
-        told = store.repair(source, dry_run=True)
+        told = store.maintenance.repair(source, dry_run=True)
         assert contents(tmp_path / "broken") == before
-        done = store.repair(source)
+        done = store.maintenance.repair(source)
         assert told.dry_run
         assert told.files is not None
         assert done.files is not None
@@ -259,8 +259,8 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str,
         assert done.sound
         if copy:
             assert everything(store) == truth
-        assert store.verify(level="decode").findings == []
-        again = store.repair(source)
+        assert store.maintenance.verify(level="decode").findings == []
+        again = store.maintenance.repair(source)
         assert (again.files, again.mended) == (None, [])
 
 
@@ -281,12 +281,12 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
         data = data[:90] if how == "cut" else data[:67] + bytes([data[67] ^ 1]) + data[68:]
         path.write_bytes(data)
     with holdfast.open(url("file", tmp_path / "broken")) as store:
-        backend: Any = store.engine.ground.backend
+        backend: Any = store._engine.ground.backend
         assert run(backend.check()) != []
-        done = store.repair(url("file", tmp_path / "whole"))
+        done = store.maintenance.repair(url("file", tmp_path / "whole"))
         assert done.sound
         assert everything(store) == truth
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.verify(level="decode").findings == []
     if how != "missing":
         kept = tmp_path / "broken" / "damaged"
         assert data in [each.read_bytes() for each in kept.rglob("*") if each.is_file()]
@@ -295,7 +295,7 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
 def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with holdfast.open(url("file", tmp_path / "store") + "?grace=10") as store:
-        backend: Any = store.engine.ground.backend
+        backend: Any = store._engine.ground.backend
         for number in range(40):
             store.put("chat", {"secret": number}, id=f"old {number}")
         store.delete("chat")
@@ -307,10 +307,10 @@ def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_p
     birth = chat(tmp_path / "store", "birth")
     birth.write_bytes(birth.read_bytes()[:-1])
     with holdfast.open(url("file", tmp_path / "store")) as store:
-        assert store.repair().sound
+        assert store.maintenance.repair().sound
         now = everything(store)["chat"]
         assert now.items() <= truth["chat"].items()
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.verify(level="decode").findings == []
 
 
 def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tm
     ):
         other.put("chat", {"before": 1}, id="before")
         entry.write_bytes(entry.read_bytes()[:-1])
-        assert store.repair(()).files is not None
+        assert store.maintenance.repair(()).files is not None
         with pytest.raises(HoldfastError):
             other.put("chat", {"after": 1}, id="after")
         assert "after" not in [each.id for each in store.log("chat")]
@@ -347,11 +347,11 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
         with monkeypatch.context() as patched:
             patched.setattr(ShardRebuild, "_begin", interrupted)
             with pytest.raises(UnavailableError):
-                store.repair()
+                store.maintenance.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         assert store.threads() == readable
-        assert store.repair().sound
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.repair().sound
+        assert store.maintenance.verify(level="decode").findings == []
 
 
 @pytest.mark.parametrize("kind", ["mirror", "behind"])
@@ -367,14 +367,14 @@ def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_
     place = data.index(b"30 30 30 30") // _PAGE * _PAGE
     path.write_bytes(data[:place] + bytes(_PAGE) + data[place + _PAGE :])
     with holdfast.open(both) as store:
-        done = store.repair()
+        done = store.maintenance.repair()
         assert done.sound
         assert done.lost == []
         assert everything(store) == truth
     for each in (local, remote):
         with holdfast.open(each, read_only=True) as store:
             assert everything(store) == truth
-            assert store.verify(level="decode").damage == []
+            assert store.maintenance.verify(level="decode").damage == []
 
 
 def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_
         data = b"?" + decision.read_bytes()[1:]
         decision.write_bytes(data)
         with holdfast.open(url("file", broken)) as store:
-            done = store.repair()
+            done = store.maintenance.repair()
             assert done.files is not None
             assert len(done.files.damaged) == 2
             assert done.sound
@@ -406,7 +406,7 @@ def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_
             assert {thread: list(found) for thread, found in now.items()} in (
                 {}, *({"chat": kept, "notes": kept} for kept in [list(truth["chat"])[at:] for at in range(6)])
             )  # fmt: skip
-            assert store.verify(level="decode").findings == []
+            assert store.maintenance.verify(level="decode").findings == []
         assert data in [each.read_bytes() for each in broken.rglob("*") if each.is_file()]
 
 
@@ -420,10 +420,10 @@ def test_a_thread_with_a_long_name_of_which_nothing_can_be_read(tmp_path: Path) 
     data = birth.read_bytes()[:90]
     birth.write_bytes(data)
     with holdfast.open(url("file", tmp_path / "store")) as store:
-        done = store.repair()
+        done = store.maintenance.repair()
         assert done.files is not None
         assert [each.thread for each in store.threads()] == ["chat"]
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.verify(level="decode").findings == []
     kept = tmp_path / "store" / "damaged"
     assert data in [each.read_bytes() for each in kept.rglob("birth")]
 
@@ -485,6 +485,6 @@ def test_pages_that_changed_places_are_salvaged_around(tmp_path: Path) -> None:
         path.write_bytes(b"".join(swapped))
         salvage(str(path), is_sound)
         with holdfast.open(f"sqlite:///{path}") as store:
-            assert store.repair().sound, (one, other)
+            assert store.maintenance.repair().sound, (one, other)
             for thread, found in everything(store).items():
                 assert found.items() <= truth[thread].items(), (one, other)

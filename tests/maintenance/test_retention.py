@@ -80,8 +80,8 @@ def test_an_hour_that_comes_twice_is_two() -> None:
 
 def test_names_tags_pins_and_the_ends_of_branches() -> None:
     candidates = [
-        RetentionCandidate(1, "1", names=("v1",)),
-        RetentionCandidate(2, "2", tags=("release-1", "good")),
+        RetentionCandidate(1, "1", tags=("v1",)),
+        RetentionCandidate(2, "2", labels=("release-1", "good")),
         RetentionCandidate(3, "3", pins=("the auditors want it", "")),
         RetentionCandidate(4, "4", heads=("main", "draft")),
         RetentionCandidate(5, "5", matches=True),
@@ -92,8 +92,8 @@ def test_names_tags_pins_and_the_ends_of_branches() -> None:
     everything = {"1": ("name v1",), "2": ("tag release-1", "tag good"), **always, "5": ("matches",), "7": ("latest",)}
     assert decided(Retention(keep_latest=True), candidates) == everything
     bare = {**always, "5": ("matches",), "7": ("latest",)}
-    assert decided(Retention(keep_latest=True, keep_named=False), candidates) == bare
-    tagged = Retention(keep_tags=["release-*"], keep_named=False)
+    assert decided(Retention(keep_latest=True, keep_tagged=False), candidates) == bare
+    tagged = Retention(keep_labels=["release-*"], keep_tagged=False)
     assert decided(tagged, candidates) == {"2": ("tag release-1",), **bare}
 
 
@@ -112,14 +112,14 @@ def test_without_room_the_oldest_go_that_are_only_kept_by_age_or_number() -> Non
 
 
 def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandidate:
-    return candidate._replace(names=names)
+    return candidate._replace(tags=names)
 
 
 @pytest.mark.parametrize(
     "rules",
     [
         {},
-        {"keep_named": True},
+        {"keep_tagged": True},
         {"keep_last": 0},
         {"keep_last": -1},
         {"keep_last": True},
@@ -128,9 +128,9 @@ def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandid
         {"keep_within": "soon"},
         {"keep_within": 3},
         {"keep_within": timedelta(seconds=-1)},
-        {"keep_tags": "release"},
-        {"keep_tags": [3]},
-        {"keep_tags": [""]},
+        {"keep_labels": "release"},
+        {"keep_labels": [3]},
+        {"keep_labels": [""]},
         {"keep_latest": 1},
         {"keep_where": 3},
         {"keep_last": 1, "zone": "UTC"},
@@ -177,8 +177,8 @@ policies = st.builds(
         keep_latest=True,
         **dict(zip(NUMBERS, numbers, strict=True)),
         keep_within=within,
-        keep_tags=tags,
-        keep_named=named,
+        keep_labels=tags,
+        keep_tagged=named,
         zone=timezone(timedelta(hours=zone)),
     ),
     st.tuples(*[counts] * len(NUMBERS)),
@@ -212,8 +212,8 @@ def test_a_more_generous_policy_keeps_no_less(
     assert stays <= decided(replace(policy, **changes), history, NOW).keys()
     longer = timedelta(days=more) + (policy.keep_within or timedelta(0))  # type: ignore[operator]
     assert stays <= decided(replace(policy, keep_within=longer), history, NOW).keys()
-    assert stays <= decided(replace(policy, keep_tags=[*policy.keep_tags, "v*"]), history, NOW).keys()
-    assert stays <= decided(replace(policy, keep_named=True), history, NOW).keys()
+    assert stays <= decided(replace(policy, keep_labels=[*policy.keep_labels, "v*"]), history, NOW).keys()
+    assert stays <= decided(replace(policy, keep_tagged=True), history, NOW).keys()
 
 
 @given(histories, policies, st.randoms())

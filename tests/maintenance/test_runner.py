@@ -20,9 +20,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import CorruptError, InvalidError, TransientError, UnavailableError
+from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, JobRun, Jobs
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
-from holdfast.maintenance.jobs.types import JobContext, JobResult, JobType
+from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.damaged import flipped
 from tests.maintenance.kit import HOUR, Clock, Watched, awaited, knows, timed
 from tests.support.nightly import mostly_nightly
@@ -154,7 +155,7 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
     jobs = Jobs(store)
     for name in ("gone", "later", "newer", "spoilt", "well"):
         jobs.add(name, "tidy", schedule="every 1h")
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     (rows,) = run(backend.read([Scan(JOBS, ())]))
     by_name = {str(row.key[2]): row for row in rows}
     later, newer = by_name["later"], by_name["newer"]

@@ -19,10 +19,11 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
+from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.execution import RunEnd, _start, run_job
 from holdfast.maintenance.jobs.jobs import AsyncJobs, Jobs, JobTable
-from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
-from holdfast.store.store import Operations
+from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.store.store import StoreOperations
 from tests.agents.autosaved import until
 from tests.maintenance.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
 
@@ -34,7 +35,7 @@ def steps(count: int, done: list[int]) -> JobType:
 
     async def work(job: JobContext) -> str:
         for number in range(count):
-            await Operations.put(job.store, "t", {"n": number})
+            await StoreOperations.put(job.store, "t", {"n": number})
             done.append(number)
             job.progress(number + 1, count, "t")
         return "all"
@@ -68,7 +69,7 @@ def once(store: Any, kinds: JobTypes, **more: Any) -> RunEnd:
 
 
 def token(store: Any) -> Row | None:
-    (rows,) = run(store.engine.ground.backend.read([Get(REFS, [("", "", "lease", "job a", "")])]))
+    (rows,) = run(store._engine.ground.backend.read([Get(REFS, [("", "", "lease", "job a", "")])]))
     return rows[0] if rows else None
 
 
@@ -93,11 +94,11 @@ def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> 
     stop: list[bool] = []
 
     async def work(job: JobContext) -> None:
-        lease = Lease(job.store.engine.ground, line, "rewrite")
+        lease = Lease(job.store._engine.ground, line, "rewrite")
         await lease.take()
         try:
             stop.append(True)
-            await Operations.put(job.store, "t", {"n": 1})
+            await StoreOperations.put(job.store, "t", {"n": 1})
         finally:
             await lease.give_back()
 
@@ -106,7 +107,7 @@ def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> 
     jobs.add("a", "holds")
     assert jobs.run("a", stop=lambda: bool(stop)).outcome == "stopped"
     assert store.threads() == []
-    run(Lease(store.engine.ground, line, "rewrite").take())
+    run(Lease(store._engine.ground, line, "rewrite").take())
 
 
 def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
@@ -116,7 +117,7 @@ def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
     async def work(job: JobContext) -> None:
         for number in range(100):
             try:
-                await Operations.put(job.store, "t", {"n": number})
+                await StoreOperations.put(job.store, "t", {"n": number})
             except Exception:
                 tried.append(number)
             go_on.append(number)
@@ -182,7 +183,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
 ) -> None:
     done: list[int] = []
     store = timed(time.time_ns)
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
 
     def tell(count: int, total: int | None, what: str) -> None:
         if count == 3:  # another takes it over, and the sign of life is refused
@@ -205,7 +206,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
 def test_a_process_that_slept_looks_before_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     store = timed(time.time_ns)
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     asleep = [0.0]
     real = time.time
     monkeypatch.setattr("holdfast.maintenance.jobs.execution.time.time", lambda: real() + asleep[0])
@@ -257,7 +258,7 @@ def test_a_job_that_cannot_show_life_ends_before_others_take_it_for_dead(error: 
 
 
 def test_a_sign_of_life_whose_answer_was_lost_is_recognised() -> None:
-    ground = timed(time.time_ns).engine.ground
+    ground = timed(time.time_ns)._engine.ground
     lease = Lease(ground, Line("", ""), "job a", 0.001)
     run(lease.take())
     made = Row(("", "", "lease", "job a", ""), (lease._row.columns[0], time.time_ns() + 5))
@@ -293,12 +294,12 @@ def test_a_job_whose_last_sign_of_life_had_no_answer_has_ended_all_the_same() ->
 def test_clocks_that_differ_a_little_do_not_make_the_living_dead() -> None:
     clock = Clock()
     store = timed(clock)
-    run(Lease(store.engine.ground, Line("", ""), "job a").take())
+    run(Lease(store._engine.ground, Line("", ""), "job a").take())
     clock.now -= 5 * SECOND  # another machine, whose clock is behind
     with pytest.raises(ConflictError):
-        run(Lease(store.engine.ground, Line("", ""), "job a").take())
+        run(Lease(store._engine.ground, Line("", ""), "job a").take())
     clock.now -= HOUR  # a clock that was set back: nobody could ever have it otherwise
-    run(Lease(store.engine.ground, Line("", ""), "job a").take())
+    run(Lease(store._engine.ground, Line("", ""), "job a").take())
 
 
 def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
@@ -310,7 +311,7 @@ def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
     clock.now += HOUR
 
     book = JobTable(store, kinds)
-    lease = Lease(store.engine.ground, book.line, "job a")
+    lease = Lease(store._engine.ground, book.line, "job a")
     run(lease.take())
     run(_start(book, "a", lease, only_due=True))  # and then nothing more
     with pytest.raises(ConflictError):
@@ -361,7 +362,7 @@ def test_cancelling_is_noted() -> None:
 
     async def work(job: JobContext) -> None:
         while True:
-            await Operations.put(job.store, "t", {"n": 1})
+            await StoreOperations.put(job.store, "t", {"n": 1})
 
     kinds = knows(JobType("endless", "", work))
 
@@ -483,10 +484,10 @@ def test_jobs_run_on_the_store_of_their_tenant() -> None:
 
     async def work(job: JobContext) -> None:
         seen.append(job.store.tenant)
-        await Operations.put(job.store, "t", {"n": job.settings["n"]})
+        await StoreOperations.put(job.store, "t", {"n": job.settings["n"]})
 
     store = timed(time.time_ns)
-    own = type(store)(store.engine, "acme")
+    own = type(store)(store._engine, "acme")
     kinds = knows(JobType("saves", "", work, lambda settings: None))
     Jobs(own, kinds).add("a", "saves", settings={"n": 7})
     Jobs(own, kinds).run("a")

@@ -106,10 +106,10 @@ def filled(path: Path, threads: int = 3) -> Store:
 def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         told: list[tuple[int, int | None, str]] = []
-        first = store.verify(limit=2, progress=lambda *seen: told.append(seen))
+        first = store.maintenance.verify(limit=2, progress=lambda *seen: told.append(seen))
         assert (first.threads, first.next, first.sound) == (2, "thread 1", True)
         assert told == [(1, 3, "thread 0"), (2, 3, "thread 1")]
-        rest = store.verify(after="thread 1")
+        rest = store.maintenance.verify(after="thread 1")
         assert (rest.threads, rest.next, rest.steps) == (1, None, 5)
         assert rest.plain()["sound"] is True
 
@@ -117,22 +117,22 @@ def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
 def test_wrong_questions(tmp_path: Path) -> None:
     with filled(tmp_path, 1) as store:
         with pytest.raises(NotFoundError):
-            store.verify("no such thread")
+            store.maintenance.verify("no such thread")
         with pytest.raises(InvalidError, match="level"):
-            store.verify(level="deep")
+            store.maintenance.verify(level="deep")
         with pytest.raises(InvalidError, match="tenant"):
-            store.verify(heads=StoreHeads("other", "", "", {}))
+            store.maintenance.verify(heads=StoreHeads("other", "", "", {}))
 
 
 def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
     with filled(tmp_path, 2) as store:
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         run(backend.apply([Delete(LINES, ("", "thread 1"))]))
-        (found,) = store.verify().damage
+        (found,) = store.maintenance.verify().damage
         assert (found.code, found.thread) == (FindingCode.MISSING_THREAD, "thread 1")
         run(backend.apply([Delete(STEPS, ("", "thread 1"))]))
         run(backend.apply([Put(NODES, Row(("", "stray", 1, bytes(20)), (), b"body"))]))
-        report = store.verify()
+        report = store.maintenance.verify()
         assert report.sound
         assert [each.code for each in report.findings] == [FindingCode.ORPHAN]
 
@@ -141,17 +141,17 @@ def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> No
     with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as store:
         for turn in range(4):
             store.put("t", {"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
-        store.index()
-        assert store.verify(level="decode").findings == []
-        backend = store.engine.ground.backend
+        store.maintenance.build_index()
+        assert store.maintenance.verify(level="decode").findings == []
+        backend = store._engine.ground.backend
         (heads, words) = run(backend.read([Scan(AGENT_STATES, ("", "t")), Scan(WORDS, ("", "t"))]))
         run(backend.apply([Put(AGENT_STATES, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
         run(backend.apply([Delete(WORDS, words[-1].key)]))
-        report = store.verify(level="decode")
+        report = store.maintenance.verify(level="decode")
         assert report.sound
         assert {each.code for each in report.findings} == {FindingCode.STALE_ROWS, FindingCode.STALE_WORDS}
-        assert store.repair().remade == ["t"]
-        assert store.verify(level="decode").findings == []
+        assert store.maintenance.repair().remade == ["t"]
+        assert store.maintenance.verify(level="decode").findings == []
 
 
 def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
@@ -165,15 +165,15 @@ def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
                 state = {"messages": [f"message {n}" for n in range(turn % 40)]}
                 store.put("thread 0", state, branch="side" if turn % 3 == 0 and turn > 6 else "main")
                 if turn == 5:
-                    store.fork("thread 0", branch="side")
+                    store.thread("thread 0").fork("side")
                 if turn % 20 == 0:
-                    store.compact("thread 0")
+                    store.maintenance.compact("thread 0")
 
         writer = threading.Thread(target=write)
         writer.start()
         try:
             for level in ("structure", "hashes", "decode", "hashes"):
-                assert store.verify(level=level).findings == []
+                assert store.maintenance.verify(level=level).findings == []
         finally:
             stop.set()
             writer.join()
@@ -184,10 +184,10 @@ def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
 
 def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
-        heads = store.heads()
+        heads = store.maintenance.heads()
         heads.save(tmp_path / "heads.json")
         assert StoreHeads.load(tmp_path / "heads.json") == heads
-        assert store.verify(heads=heads).findings == []
+        assert store.maintenance.verify(heads=heads).findings == []
         text = (tmp_path / "heads.json").read_text()
         (tmp_path / "heads.json").write_text(text.replace('"length": 5', '"length": 4', 1))
         with pytest.raises(CorruptError):
@@ -206,29 +206,29 @@ def codes(found: list[Finding]) -> set[FindingCode]:
 def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         old = store.log("thread 0")[2].id
-        store.fork("thread 0", old, branch="side")
+        store.thread("thread 0").fork("side", at=old)
         store.put("thread 0", {"x": 1}, branch="side")
-        heads = store.heads()
+        heads = store.maintenance.heads()
         store.put("thread 0", {"messages": []})
-        assert store.verify(heads=heads).findings == []
-        backend = store.engine.ground.backend
+        assert store.maintenance.verify(heads=heads).findings == []
+        backend = store._engine.ground.backend
         run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
-        assert store.verify("thread 1").sound
-        (found,) = store.verify(heads=heads).damage
+        assert store.maintenance.verify("thread 1").sound
+        (found,) = store.maintenance.verify(heads=heads).damage
         assert (found.code, found.thread) == (FindingCode.CUT_OFF, "thread 1")
         store.delete("thread 2")
-        report = store.verify(heads=heads)
+        report = store.maintenance.verify(heads=heads)
         assert FindingCode.GONE_THREAD in codes(report.findings)
         assert codes(report.damage) == {FindingCode.CUT_OFF}
         store.put("thread 2", {"made": "anew"})
-        assert FindingCode.GONE_THREAD in codes(store.verify("thread 2", heads=heads).findings)
-        store.rename_branch("thread 0", "side", "other")
-        store.name("thread 0", "end")
-        notices = store.verify("thread 0", heads=heads).findings
+        assert FindingCode.GONE_THREAD in codes(store.maintenance.verify("thread 2", heads=heads).findings)
+        store.thread("thread 0").rename_branch("side", "other")
+        store.thread("thread 0").tag("end")
+        notices = store.maintenance.verify("thread 0", heads=heads).findings
         assert codes(notices) == {FindingCode.RENAMED_BRANCH, FindingCode.CHANGED_NAMES}
         assert all(each.weight is Severity.NOTICE for each in notices)
-        store.prune(keep_last=2, threads="thread 0")
-        assert store.verify("thread 0", heads=heads).sound
+        store.maintenance.prune(keep_last=2, threads="thread 0")
+        assert store.maintenance.verify("thread 0", heads=heads).sound
 
 
 def test_a_rolled_back_thread_is_found() -> None:
@@ -237,8 +237,8 @@ def test_a_rolled_back_thread_is_found() -> None:
     for turn in range(3):
         store.put("t", {"turn": turn}, id=str(turn))
     before = damage.rows_of(backend)
-    store.fork("t", "1", branch="side")
-    heads = run(export_heads(store.engine, ""))
+    store.thread("t").fork("side", at="1")
+    heads = run(export_heads(store._engine, ""))
     engine = loaded(before)
     (found,) = run(compare_head(engine.ground.backend, heads, "t"))
     assert found.code is FindingCode.ROLLED_BACK
@@ -256,37 +256,37 @@ def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "today", tmp_path / "yesterday")
     with holdfast.open(url) as store:
         store.put("a", {"turn": 4})
-        store.fork("b", "2", branch="side")
+        store.thread("b").fork("side", at="2")
         store.put("b", {"side": 1}, branch="side")
         store.put("c", {"new": 1})
-        heads = store.heads()
-        assert store.verify(heads=heads).findings == []
-        backend = store.engine.ground.backend
+        heads = store.maintenance.heads()
+        assert store.maintenance.verify(heads=heads).findings == []
+        backend = store._engine.ground.backend
         run(backend.apply([Delete(BRANCHES, ("", "b", 1)), Delete(STEPS, ("", "b", 1))]))
         run(backend.apply([Delete(space, ("", "c")) for space in TABLES]))
-        assert store.verify().sound
-        report = store.verify(heads=heads)
+        assert store.maintenance.verify().sound
+        report = store.maintenance.verify(heads=heads)
         assert [(each.thread, each.code) for each in report.findings] == [
             ("b", FindingCode.OTHER_HISTORY), ("c", FindingCode.GONE_THREAD),
         ]  # fmt: skip
     shutil.rmtree(tmp_path / "today")
     (tmp_path / "yesterday").rename(tmp_path / "today")
     with holdfast.open(url) as store:
-        assert store.verify().sound
-        found = {(each.thread, each.code) for each in store.verify(heads=heads).findings}
+        assert store.maintenance.verify().sound
+        found = {(each.thread, each.code) for each in store.maintenance.verify(heads=heads).findings}
     assert found == {("a", FindingCode.CUT_OFF), ("b", FindingCode.ROLLED_BACK), ("c", FindingCode.GONE_THREAD)}
 
 
 def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
     with filled(tmp_path, 5) as store:
-        heads = store.heads()
+        heads = store.maintenance.heads()
         for number in (0, 2, 4):
             store.delete(f"thread {number}")
         gone: list[str] = []
         told: list[Finding] = []
         after: str | None = ""
         while after is not None:
-            report = store.verify(heads=heads, after=after, limit=1, each=told.append)
+            report = store.maintenance.verify(heads=heads, after=after, limit=1, each=told.append)
             gone += [each.thread for each in report.findings]
             after = report.next
         assert gone == [each.thread for each in told] == ["thread 0", "thread 2", "thread 4"]
@@ -294,10 +294,10 @@ def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
 
 def test_heads_do_not_depend_on_the_kind_of_store(tmp_path: Path) -> None:
     with filled(tmp_path, 2) as store, holdfast.open("memory://") as memory:
-        store.name("thread 0", "end")
+        store.thread("thread 0").tag("end")
         store.copy_to(memory)
-        assert memory.verify(heads=store.heads()).findings == []
-        assert store.verify(heads=memory.heads()).findings == []
+        assert memory.maintenance.verify(heads=store.maintenance.heads()).findings == []
+        assert store.maintenance.verify(heads=memory.maintenance.heads()).findings == []
 
 
 def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
@@ -311,7 +311,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
     store = store_on(backend)
     for turn in range(3):
         store.put("t", {"turn": turn})
-    heads = store.heads()
+    heads = store.maintenance.heads()
     run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
     found = run(compare_head(Unreadable(backend), heads, "t"))
     assert [each.code for each in found] == [FindingCode.CUT_OFF]
@@ -324,5 +324,5 @@ def test_a_long_thread_tells_how_far_it_has_got(tmp_path: Path) -> None:
                 for turn in range(200):
                     together.put("t", {"turn": turn})
         told: list[tuple[int, int | None, str]] = []
-        store.verify(progress=lambda *seen: told.append(seen))
+        store.maintenance.verify(progress=lambda *seen: told.append(seen))
     assert told == [(0, 1, "t (1,000 rows)"), (1, 1, "t")]

@@ -32,15 +32,15 @@ def made(kind: str, folder: Path) -> StoreHeads:
         for turn in range(6):
             store.put("chat", {"messages": [f"message {n}" for n in range(turn)], "turn": turn}, id=str(turn))
         store.put("chat", {"large": Random(1).randbytes(70_000)}, id="6")
-        store.fork("chat", "3", branch="side")
+        store.thread("chat").fork("side", at="3")
         store.put("chat", {"x": 1}, branch="side", id="7")
-        store.tag("chat", "good", "2")
-        store.name("chat", "end", "7")
+        store.thread("chat").label("good", "2")
+        store.thread("chat").tag("end", "7")
         if kind == "sqlite":
             for turn in range(6):
                 store.put("gone", {"text": Random(turn).randbytes(20_000)})
             store.delete("gone")
-        return store.heads()
+        return store.maintenance.heads()
 
 
 def outcome(kind: str, folder: Path, heads: StoreHeads | None) -> str:
@@ -50,7 +50,7 @@ def outcome(kind: str, folder: Path, heads: StoreHeads | None) -> str:
     except HoldfastError:
         return "not opened"
     with store:
-        report = store.verify(heads=heads)
+        report = store.maintenance.verify(heads=heads)
         return "found" if not report.sound or (heads is not None and report.findings) else "sound"
 
 
@@ -127,7 +127,7 @@ def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path) -> None:
     with holdfast.open(url("file", folder)) as store:
         for turn in range(40):
             store.put("chat", {"turn": turn}, branch="main")
-        heads = store.heads()
+        heads = store.maintenance.heads()
     harmless = 0
     for path in files_in(folder):
         data = path.read_bytes()
@@ -150,7 +150,7 @@ def test_a_version_that_is_not_known_is_a_finding(tmp_path: Path) -> None:
     data[5] ^= 64
     birth.write_bytes(data)
     with holdfast.open(url("file", folder), read_only=True) as store:
-        assert "version" in store.verify().damage[0].what
+        assert "version" in store.maintenance.verify().damage[0].what
 
 
 def test_a_cut_off_file(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> Non
     root = open_fold(LINE, first, bytes(first.columns[1]))  # type: ignore[arg-type]
     place = (int(second.key[2]), int(second.key[3]))
     run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), int(form), root))]))  # type: ignore[arg-type]
-    assert codes(store.verify().damage) == set()
-    (found,) = store.verify(level="decode").damage
+    assert codes(store.maintenance.verify().damage) == set()
+    (found,) = store.maintenance.verify(level="decode").damage
     assert (found.code, found.place) == (FindingCode.FOLD_MISMATCH, place)
 
 
@@ -54,15 +54,15 @@ def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
     first, middle, last = rows(backend, OBJECTS)
     for piece in (first, middle, last):
         run(backend.apply([Delete(OBJECTS, piece.key)]))
-        (found,) = store.verify().damage
+        (found,) = store.maintenance.verify().damage
         assert (found.code, found.affected_count) == (FindingCode.MISSING_OBJECT, 9)
         run(backend.apply([Put(OBJECTS, piece)]))
     name = bytes(last.key[2]) + (2).to_bytes(4, "big")  # type: ignore[arg-type]
     other = wrap(b"other", RecordContext(*LINE, "object", name), codec=BodyKind.RAW)
     run(backend.apply([Put(OBJECTS, last._replace(body=other))]))
-    (found,) = store.verify().damage
+    (found,) = store.maintenance.verify().damage
     assert (found.code, found.affected_count) == (FindingCode.DAMAGED_OBJECT, 9)
-    assert store.verify(level="structure").findings == []
+    assert store.maintenance.verify(level="structure").findings == []
 
 
 def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
@@ -73,52 +73,52 @@ def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
     for node in rows(backend, NODES):
         for change in (Delete(NODES, node.key), Put(NODES, node._replace(body=b"HF" + node.body[2:-1] + b"\0"))):
             run(backend.apply([change]))
-            for found in store.verify().damage:
+            for found in store.maintenance.verify().damage:
                 affected[found.code] = max(affected.get(found.code, 0), found.affected_count)
             run(backend.apply([Put(NODES, node)]))
     assert affected[FindingCode.MISSING_NODE] == affected[FindingCode.DAMAGED_NODE] > 3
     stray = Row((*LINE, 1, bytes(20)), (), b"HF")
     run(backend.apply([Put(NODES, stray)]))
-    (found,) = store.verify().damage
+    (found,) = store.maintenance.verify().damage
     assert "no folded state needs it" in found.what
 
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_what_was_merged_must_be_there(pruned: bool) -> None:
     store = made(backend := MemoryBackend(), 4)
-    store.fork("t", "1", branch="side")
+    store.thread("t").fork("side", at="1")
     store.put("t", {"side": 1}, branch="side", id="side")
-    merge = store.merge("t", "side", into="main", strategy="ours")
+    merge = store.thread("t").merge("side", into="main", strategy="ours")
     for turn in range(3):
         store.put("t", {"turn": turn}, branch="main")
     if pruned:
-        store.prune(keep_last=1)
-    assert store.verify(level="decode").findings == []
+        store.maintenance.prune(keep_last=1)
+    assert store.maintenance.verify(level="decode").findings == []
     (row,) = [row for row in rows(backend, STEPS) if row.key[2:] == (1, 0)]
     columns = list(row.columns)
     columns[3] = bytes(32)
     run(backend.apply([Put(STEPS, row._replace(columns=tuple(columns)))]))
-    found = [each for each in store.verify().findings if "it merges" in each.what]
+    found = [each for each in store.maintenance.verify().findings if "it merges" in each.what]
     assert [each.checkpoint for each in found] == ["" if pruned else merge.id]
     if pruned:
         (stub,) = [row for row in rows(backend, STEPS) if not row.columns[0] and row.columns[6]]
         columns = list(stub.columns)
         columns[6] = "nothing that can be read"
         run(backend.apply([Put(STEPS, stub._replace(columns=tuple(columns)))]))
-        assert FindingCode.WRONG_COLUMN in codes(store.verify().damage)
+        assert FindingCode.WRONG_COLUMN in codes(store.maintenance.verify().damage)
 
 
 def test_metadata_as_people_read_it() -> None:
     store = store_on(backend := MemoryBackend())
     store.put("t", {}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
     store.put("t", {}, id="other", metadata={"day": date(2026, 11, 15)})
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
     plain, other = rows(backend, STEPS)
 
     def said(row: Row, text: str) -> bool:
         columns = (*row.columns[:6], text, *row.columns[7:])
         run(backend.apply([Put(STEPS, row._replace(columns=columns))]))
-        found = store.verify().findings
+        found = store.maintenance.verify().findings
         run(backend.apply([Put(STEPS, row)]))
         return not found
 
@@ -133,12 +133,12 @@ def test_metadata_as_people_read_it() -> None:
 def test_many_names_and_some_that_point_to_nothing() -> None:
     store = made(backend := MemoryBackend())
     for number in range(150):
-        store.name("t", f"name {number}", str(number % 9))
-    assert store.verify().findings == []
+        store.thread("t").tag(f"name {number}", str(number % 9))
+    assert store.maintenance.verify().findings == []
     kept = rows(backend, REFS)
     run(backend.apply([Put(REFS, kept[70]._replace(columns=("none", 0)))]))
     run(backend.apply([Put(REFS, kept[80]._replace(columns=("", 0)))]))
-    assert [each.code for each in store.verify().damage] == [FindingCode.DANGLING_REF] * 2
+    assert [each.code for each in store.maintenance.verify().damage] == [FindingCode.DANGLING_REF] * 2
 
 
 def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPatch) -> None:

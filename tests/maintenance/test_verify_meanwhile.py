@@ -44,31 +44,31 @@ class Others:
 
     def _do(self, thread: str, chance: float) -> None:
         store, choose, number = self._store, self._chance.choice, self._number
-        branches = [each.name for each in store.branches(thread)]
+        branches = [each.name for each in store.thread(thread).branches()]
         if chance < 0.4:
             state = {"messages": [f"message {n}" for n in range(number % 50)], "large": "x" * (number % 8 * 10_000)}
             store.put(thread, state, branch=choose(branches))
         elif chance < 0.45:
             store.put(thread, {"again": number}, id=choose(store.log(thread, limit=5)).id)
         elif chance < 0.55:
-            store.fork(thread, choose(store.log(thread, limit=30)).id, branch=f"branch {number}")
+            store.thread(thread).fork(f"branch {number}", at=choose(store.log(thread, limit=30)).id)
         elif chance < 0.65:
-            store.merge(thread, choose(branches), into=choose(branches), strategy="ours")
+            store.thread(thread).merge(choose(branches), into=choose(branches), strategy="ours")
         elif chance < 0.7:
-            store.rename_branch(thread, choose(branches), f"renamed {number}")
+            store.thread(thread).rename_branch(choose(branches), f"renamed {number}")
         elif chance < 0.75:
-            store.delete_branch(thread, choose(branches))
+            store.thread(thread).delete_branch(choose(branches))
         elif chance < 0.78:
             store.delete(thread)
             store.put(thread, {"made": "anew"})
         elif chance < 0.83:
-            store.compact(thread)
+            store.maintenance.compact(thread)
         elif chance < 0.93:
-            store.prune(keep_last=1 + number % 20, threads=thread)
+            store.maintenance.prune(keep_last=1 + number % 20, threads=thread)
         elif chance < 0.97:
-            store.name(thread, f"name {number % 4}")
+            store.thread(thread).tag(f"name {number % 4}")
         else:
-            store.pin(thread, choose(store.log(thread, limit=20)).id)
+            store.thread(thread).pin(choose(store.log(thread, limit=20)).id)
 
 
 @pytest.mark.parametrize("often", [0.1, 0.4])
@@ -88,9 +88,9 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
         busy = InterferingBackend(inner)
         store = store_on(busy, fold_every=4, clock=clock)
         for level in ("structure", "hashes", "decode"):
-            heads, before = there.heads(), others.changes
+            heads, before = there.maintenance.heads(), others.changes
             with busy.interfere(others, "read", times=None):
-                found = store.verify(level=level, heads=heads).findings
+                found = store.maintenance.verify(level=level, heads=heads).findings
             assert others.changes > before
             assert [each for each in found if each.weight is Severity.DAMAGE] == [], (seed, level)
             assert {each.code for each in found} <= {
@@ -102,7 +102,7 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
                 ),
                 *(FindingCode.CHANGED_NAMES, FindingCode.NOT_COMPARED),
             }
-        assert there.verify(level="decode").sound
+        assert there.maintenance.verify(level="decode").sound
         there.close()
 
 
@@ -118,9 +118,9 @@ def filled(inner_kind: str, folder: Path) -> tuple[InterferingBackend, Store, St
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_long_threads_are_the_same_by_id_and_by_place(kind: str, tmp_path: Path) -> None:
     _, store, there = filled(kind, tmp_path)
-    assert store.verify().findings == []
-    there.prune(keep_last=3)
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
+    there.maintenance.prune(keep_last=3)
+    assert store.maintenance.verify().findings == []
     there.close()
 
 
@@ -139,42 +139,42 @@ def test_a_rewrite_that_ends_meanwhile_leaves_no_orphans(tmp_path: Path) -> None
         run(busy.apply([Delete(NODES, node), Delete(REFS, lease)]))
 
     with busy.interfere(end, "read", where=nodes_were_read):
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
     run(busy.apply([Put(NODES, Row(node, (), b""))]))
-    assert [each.code for each in store.verify().findings] == [FindingCode.ORPHAN]
+    assert [each.code for each in store.maintenance.verify().findings] == [FindingCode.ORPHAN]
 
 
 def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: Path) -> None:
     store = store_on(backend("memory", tmp_path))
     for turn in range(3):
         store.put("t", {"turn": turn}, id=str(turn))
-    store.fork("t", "0", branch="side")
+    store.thread("t").fork("side", at="0")
     for turn in range(3):
         store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
-    heads = store.heads()
+    heads = store.maintenance.heads()
     prune(store, dropping_ids("side 1", "side 2"))
-    (found,) = store.verify(heads=heads).findings
+    (found,) = store.maintenance.verify(heads=heads).findings
     assert found.code is FindingCode.PRUNED_SINCE
     for turn in (9, 10):
         store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
-    (found,) = store.verify(heads=heads).findings
+    (found,) = store.maintenance.verify(heads=heads).findings
     assert (found.code, "another checkpoint" in found.what) == (FindingCode.PRUNED_SINCE, True)
 
 
 def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
     busy, store, there = filled("memory", tmp_path)
-    heads = there.heads()
-    there.name("t", "changed")
+    heads = there.maintenance.heads()
+    there.thread("t").tag("changed")
     numbers = count()
 
     def of_the_line(queries: Sequence[Query]) -> bool:
         return any(isinstance(query, Get) and query.space is LINES for query in queries)
 
     def fork() -> None:
-        there.fork("t", branch=f"branch {next(numbers)}")
+        there.thread("t").fork(f"branch {next(numbers)}")
 
     with busy.interfere(fork, "read", times=None, where=of_the_line):
-        (found,) = store.verify("t", heads=heads).findings
+        (found,) = store.maintenance.verify("t", heads=heads).findings
     assert (found.code, found.weight) == (FindingCode.NOT_COMPARED, Severity.NOTICE)
 
 
@@ -191,4 +191,4 @@ def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:
         pytest.raises(TransientError),
         busy.interfere(fail, "read", times=None, where=of_nodes, allowed=(TransientError,)),
     ):
-        store.verify(level="decode")
+        store.maintenance.verify(level="decode")

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import holdfast
+from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.runner import JobRunner
-from holdfast.maintenance.jobs.types import JobContext, JobType, JobTypes
+from holdfast.maintenance.jobs.types import JobType, JobTypes
 
 
 def note(path: Path, text: str) -> None:

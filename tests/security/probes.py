@@ -76,7 +76,7 @@ def _watch(act: Any, use: Callable[[Any], Any]) -> Any:
 
 
 def _topic(act: Any) -> Any:
-    return act.topic("news", **VICTIM)
+    return act.sharing.topic("news", **VICTIM)
 
 
 def _subscribed(act: Any, use: Callable[[Any], Any]) -> Any:
@@ -84,15 +84,15 @@ def _subscribed(act: Any, use: Callable[[Any], Any]) -> Any:
 
 
 def _requests(act: Any) -> Any:
-    return act.requests("help", **VICTIM)
+    return act.sharing.requests("help", **VICTIM)
 
 
 def _pipeline(act: Any) -> Any:
-    return act.pipeline("work", ["one", "two"], **VICTIM)
+    return act.sharing.pipeline("work", ["one", "two"], **VICTIM)
 
 
 def _document(act: Any) -> Any:
-    return act.document("text", **VICTIM)
+    return act.sharing.document("text", **VICTIM)
 
 
 def _session(world: World, act: Any) -> Any:
@@ -218,13 +218,16 @@ PROBES: dict[str, dict[str, Probe]] = {
         "transact": lambda _, act: _transacted(act),
         "grant": lambda _, act: act.grant("agent:intruder", "both", **VICTIM),
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
+        "sharing": lambda _, act: _topic(act).read(),
+        "sessions": lambda _, act: act.sessions.get("s1"),
+        "artifacts": lambda _, act: act.artifacts.get("blob"),
+        "agents": lambda _, act: act.agents.load("victim"),
+    },
+    "sharing": {
         "topic": lambda _, act: _topic(act).read(),
         "requests": lambda _, act: _requests(act).pending(),
         "pipeline": lambda _, act: _pipeline(act).stats(),
         "document": lambda _, act: _document(act).read(),
-        "sessions": lambda _, act: act.sessions.get("s1"),
-        "artifacts": lambda _, act: act.artifacts.get("blob"),
-        "agents": lambda _, act: act.agents.load("victim"),
     },
     "state": {
         "at": lambda _, act: _state(act).at(1),

@@ -43,7 +43,7 @@ def store(clock: Clock) -> Iterator[Store]:
 
 def use(store: Store, clock: Clock) -> None:
     """One of everything, a second apart."""
-    a, b = store.acting_as(agent="a"), store.acting_as(agent="b")
+    a, b = store.as_identity(agent="a"), store.as_identity(agent="b")
     with holdfast.correlation("c1"):
         a.state(agent="a")["plan"] = 1
     clock.sleep(1)
@@ -63,7 +63,7 @@ def use(store: Store, clock: Clock) -> None:
 
 def test_everything_is_in_it(store: Store, clock: Clock) -> None:
     use(store, clock)
-    found = [(row.kind, row.actor, row.action, row.scope, row.key, row.outcome) for row in store.audit()]
+    found = [(row.kind, row.actor, row.action, row.scope, row.key, row.outcome) for row in store.audit.query()]
     assert found == [
         ("read", "agent:b", "read", "agent:a", "plan", "ok"),  # written last, and yet when it was is told
         ("change", "", "set", "agent:a", "other", "ok"),
@@ -73,7 +73,7 @@ def test_everything_is_in_it(store: Store, clock: Clock) -> None:
         ("denied", "agent:b", "read", "agent:a", "plan", "denied"),
         ("change", "agent:a", "set", "agent:a", "plan", "ok"),
     ]
-    times = {row.kind: row.time for row in store.audit(actor="agent:b")}
+    times = {row.kind: row.time for row in store.audit.query(actor="agent:b")}
     assert times["read"] == datetime(2023, 11, 14, 22, 13, 23, tzinfo=UTC)
 
 
@@ -81,7 +81,7 @@ def test_it_is_asked_in_many_ways(store: Store, clock: Clock) -> None:
     use(store, clock)
 
     def count(**question: Any) -> int:
-        return len(store.audit(**question))
+        return len(store.audit.query(**question))
 
     assert count() == 7
     assert count(actor="agent:b") == 3
@@ -101,7 +101,7 @@ def test_it_is_asked_in_many_ways(store: Store, clock: Clock) -> None:
     wrong: dict[str, Any]
     for wrong in ({"after": "x"}, {"after": 5}, {"limit": -1}, {"scope": "nowhere"}, {"actor": "group:x"}):
         with pytest.raises(InvalidError):
-            store.audit(**wrong)
+            store.audit.query(**wrong)
 
 
 def test_it_is_read_page_by_page(store: Store, clock: Clock) -> None:
@@ -109,31 +109,31 @@ def test_it_is_read_page_by_page(store: Store, clock: Clock) -> None:
         for scope in ("agent:a", "agent:b", "agent:c", "user:d", "user:e/agent:f"):
             store.state(scope).batch({f"k{number}": 1, f"l{number}": 1})
         clock.sleep(number % 2)
-    whole = store.audit(limit=1000)
+    whole = store.audit.query(limit=1000)
     assert len(whole) == 90
     assert [row.id for row in whole] == sorted((row.id for row in whole), reverse=True)
     paged, after = [], None
-    while page := store.audit(limit=7, after=after):
+    while page := store.audit.query(limit=7, after=after):
         paged += page
         after = page[-1].cursor
     assert paged == whole
-    assert [row.key for row in store.audit(scope="user:d", limit=2)] == ["l8", "k8"]
+    assert [row.key for row in store.audit.query(scope="user:d", limit=2)] == ["l8", "k8"]
 
 
 def steps(store: Store) -> int:
     """How many times something was noted."""
-    return len(run(store.engine.lines.history(Line("", AUDIT))))
+    return len(run(store._engine.lines.history(Line("", AUDIT))))
 
 
 def test_it_tells_where_things_are_that_are_no_scope(store: Store) -> None:
     store.access.join("editors", "agent:a")
-    store.topic("news", agent="a").publish(1)
+    store.sharing.topic("news", agent="a").publish(1)
     store.sessions.start("s1")
-    found = {(row.scope, row.action) for row in store.audit()}
+    found = {(row.scope, row.action) for row in store.audit.query()}
     assert ("access", "join") in found
     assert ("sessions", "start") in found
     assert any(scope.startswith("agent:a/topic:news") for scope, _ in found)
-    assert store.audit_verify().ok
+    assert store.audit.verify().ok
 
 
 # Reads ------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def only_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_clock")
 def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> None:
-    state = store.acting_as(agent="a").state(agent="a")
+    state = store.as_identity(agent="a").state(agent="a")
     state.batch({"k": 1, "l": 2})
     for _ in range(5):
         assert state["k"] == 1
@@ -162,36 +162,36 @@ def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> N
     clock.sleep(6)
     assert state["l"] == 2  # it is time
     assert steps(store) == 1
-    rows = store.audit(kind="read")
+    rows = store.audit.query(kind="read")
     told = {row.key: dict(row.detail) for row in rows}
     assert told["k"]["times"] >= 5
     assert "l" in told
     assert "" in told
     assert steps(store) == 1
     store.state(agent="a").get("k")  # those of the owner are not noted
-    assert len(store.audit(kind="read")) == len(rows)
+    assert len(store.audit.query(kind="read")) == len(rows)
 
 
 @pytest.mark.usefixtures("only_clock")
 def test_many_reads_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MANY", 10)
-    state = store.acting_as(agent="a").state(agent="a")
+    state = store.as_identity(agent="a").state(agent="a")
     for number in range(25):
         state.get(f"k{number}")
     assert steps(store) == 2
-    assert len(store.audit(kind="read")) == 25
+    assert len(store.audit.query(kind="read")) == 25
 
 
 def test_without_a_window_a_read_is_noted_before_it_is_handed_out(store: Store) -> None:
-    state = store.acting_as(agent="a", read_window=0).state(agent="a")
+    state = store.as_identity(agent="a", read_window=0).state(agent="a")
     state.get("k")
     assert steps(store) == 1
 
 
 @pytest.mark.usefixtures("only_clock")
 def test_a_shorter_window_counts_for_all(store: Store, clock: Clock) -> None:
-    store.acting_as(agent="a", read_window=100).state(agent="a").get("k")
-    other = store.acting_as(agent="b", read_window=1).state(agent="b")
+    store.as_identity(agent="a", read_window=100).state(agent="a").get("k")
+    other = store.as_identity(agent="b", read_window=1).state(agent="b")
     other.get("k")
     clock.sleep(2)
     other.get("l")
@@ -201,8 +201,8 @@ def test_a_shorter_window_counts_for_all(store: Store, clock: Clock) -> None:
 def test_reads_are_written_when_nothing_more_happens(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as store, holdfast.open(url) as other:
-        store.acting_as(agent="a", read_window=0.05).state(agent="a").get("k")
-        until(lambda: len(other.audit(kind="read")) == 1, 60)
+        store.as_identity(agent="a", read_window=0.05).state(agent="a").get("k")
+        until(lambda: len(other.audit.query(kind="read")) == 1, 60)
 
 
 class _Failing(Wrapper):
@@ -217,28 +217,28 @@ class _Failing(Wrapper):
 def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
     backend = _Failing(MemoryBackend())
     store = store_on(backend, clock)
-    state = store.acting_as(agent="a").state(agent="a")
+    state = store.as_identity(agent="a").state(agent="a")
     state.get("k")
     backend.fails = True
-    notes = store._notes()
+    notes = store._recorder()
     notes._flush_late()  # a thread of its own: nobody is there to be told
     state.get("k")
     with pytest.raises(UnavailableError):
-        store.audit()
+        store.audit.query()
     with pytest.raises(UnavailableError):  # a try that cannot be noted is not merely denied
         state.get("../x")
     backend.fails = False
-    (row,) = store.audit(kind="read")
+    (row,) = store.audit.query(kind="read")
     assert row.detail["times"] == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_does_not_write_what_its_parent_read(store: Store) -> None:
-    store.acting_as(agent="a").state(agent="a").get("k")
-    notes = store._notes()
+    store.as_identity(agent="a").state(agent="a").get("k")
+    notes = store._recorder()
     notes._process = 0  # as if this were the child
     notes.renew_locks()
-    assert store.audit(kind="read") == []
+    assert store.audit.query(kind="read") == []
 
 
 @pytest.mark.parametrize("ending", ["store.close()", "pass", "os._exit(0)"], ids=["closed", "left open", "killed"])
@@ -248,37 +248,39 @@ def test_reads_at_the_end_of_a_program(tmp_path: Path, ending: str) -> None:
 import os, holdfast
 store = holdfast.open({url!r})
 store.state(agent="a")["k"] = 1
-store.acting_as(agent="a").state(agent="a").get("k")
+store.as_identity(agent="a").state(agent="a").get("k")
 {ending}
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     with holdfast.open(url) as store:
-        assert len(store.audit(kind="read")) == (0 if "_exit" in ending else 1)  # what is lost is what is said to be
-        assert store.audit_verify().ok
+        assert len(store.audit.query(kind="read")) == (
+            0 if "_exit" in ending else 1
+        )  # what is lost is what is said to be
+        assert store.audit.verify().ok
 
 
 # Tampering --------------------------------------------------------------------------------------------------------
 
 
 def rows_of(store: Store, line: str) -> list[Row]:
-    (found,) = run(store.engine.ground.backend.read([Scan(EVENTS, ("", line))]))
+    (found,) = run(store._engine.ground.backend.read([Scan(EVENTS, ("", line))]))
     return found
 
 
 def test_what_was_tampered_with_is_named(store: Store, clock: Clock) -> None:
     use(store, clock)
-    report = store.audit_verify()
+    report = store.audit.verify()
     assert (report.ok, report.lines, report.rows) == (True, 3, 7)
-    backend, line = store.engine.ground.backend, "␞agent:a"
+    backend, line = store._engine.ground.backend, "␞agent:a"
 
     def found(*changes: Any) -> list[str]:
         saved = rows_of(store, line) + rows_of(store, AUDIT)
         run(backend.apply(list(changes)))
-        told = [each.what for each in store.audit_verify().findings]
+        told = [each.what for each in store.audit.verify().findings]
         lines = {row.key[:2] for row in saved}
         run(backend.apply([Delete(EVENTS, key) for key in lines]))
         run(backend.apply([Put(EVENTS, row) for row in saved]))
-        assert store.audit_verify().ok
+        assert store.audit.verify().ok
         return told
 
     first, *_, last = rows_of(store, line)
@@ -306,14 +308,14 @@ def test_what_was_tampered_with_is_named(store: Store, clock: Clock) -> None:
 
 def test_a_step_that_was_taken_out_is_missed(store: Store, clock: Clock) -> None:
     use(store, clock)
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     (steps,) = run(backend.read([Scan(STEPS, ("", AUDIT, 0))]))
     run(backend.apply([Delete(STEPS, steps[0].key)]))
-    whats = [each.what for each in store.audit_verify().findings]
+    whats = [each.what for each in store.audit.verify().findings]
     assert "steps 0 to 0 are missing" in whats
     assert "row 0 was added: there is no such step" in whats
     run(backend.apply([Put(STEPS, steps[0]._replace(body=steps[0].body[:-1]))]))
-    assert len(store.audit_verify().findings) == 1
+    assert len(store.audit.verify().findings) == 1
 
 
 # For others to check ----------------------------------------------------------------------------------------------
@@ -322,19 +324,19 @@ def test_a_step_that_was_taken_out_is_missed(store: Store, clock: Clock) -> None
 def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) -> None:
     use(store, clock)
     path = tmp_path / "audit.jsonl"
-    before = store.audit_export(path)
+    before = store.audit.export(path)
     store.state(agent="a")["more"] = 1
-    done = store.audit_export(path)
+    done = store.audit.export(path)
     assert (done.lines, done.rows) == (3, 8)
     checked = holdfast.check_audit(path, before.heads)
     assert (checked.ok, checked.rows, checked.heads) == (True, 8, dict(done.heads))
-    heads = store.heads()
+    heads = store.maintenance.heads()
     for line, (length, commit) in done.heads.items():
         (main,) = heads.threads[line].branches
         assert (main.length, main.hash) == (length, commit)
     # An older file is not what went on from newer heads.
     store.state(agent="a")["yet more"] = 1
-    later = store.audit_export(tmp_path / "later.jsonl")
+    later = store.audit.export(tmp_path / "later.jsonl")
     (finding,) = holdfast.check_audit(path, later.heads).findings
     assert finding.what == "step 3 is not the one that the heads say"
 
@@ -355,7 +357,7 @@ def rewritten(path: Path, change: Any) -> Path:
 def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_path: Path) -> None:
     use(store, clock)
     path = tmp_path / "audit.jsonl"
-    store.audit_export(path)
+    store.audit.export(path)
 
     def step(documents: list[dict[str, Any]]) -> dict[str, Any]:
         return next(each for each in documents if each.get("line") == "␞agent:a" and each["seq"] == 1)
@@ -410,14 +412,14 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
     """What is left of a line that was pruned: its rows are there, but nothing covers them any more."""
     for number in range(3):
         store.state(agent="a")["k"] = number
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     (steps,) = run(backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
     stub = StepRef.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
     run(backend.apply([Delete(STEPS, steps[0].key), Put(STEPS, stub)]))
-    report = store.audit_verify()
+    report = store.audit.verify()
     assert (report.ok, report.unproven, report.rows) == (True, 1, 3)
-    assert len(store.audit()) == 3
-    done = store.audit_export(tmp_path / "audit.jsonl")
+    assert len(store.audit.query()) == 3
+    done = store.audit.export(tmp_path / "audit.jsonl")
     checked = holdfast.check_audit(tmp_path / "audit.jsonl", done.heads)
     assert (checked.ok, checked.pruned) == (True, 1)
 
@@ -430,7 +432,7 @@ def test_names_that_are_none_are_noted_without_harm() -> None:
 
 def test_notes_are_of_one_store(clock: Clock) -> None:
     one, other = store_on(MemoryBackend(), clock), store_on(MemoryBackend(), clock)
-    assert isinstance(one._notes(), AuditRecorder)
-    assert one._notes() is one._notes()
-    assert one._notes() is not other._notes()
+    assert isinstance(one._recorder(), AuditRecorder)
+    assert one._recorder() is one._recorder()
+    assert one._recorder() is not other._recorder()
     assert replace(one._handle, tenant="x") != one._handle

@@ -32,7 +32,7 @@ def store(clock: Clock) -> Iterator[Store]:
 
 
 def writer(store: Store) -> IdentityView:
-    return store.acting_as(agent="b")
+    return store.as_identity(agent="b")
 
 
 # What is one's own ------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_an_identity_owns_its_scope_and_what_is_below_of_some_kinds() -> None:
 @pytest.mark.parametrize("wrong", [{}, {"agent": ""}, {"agent": None}, {"planet": "x"}], ids=str)
 def test_nobody_in_particular_is_no_identity(store: Store, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
-        store.acting_as(**wrong)
+        store.as_identity(**wrong)
 
 
 def test_how_one_acts_is_said_rightly(store: Store) -> None:
@@ -71,17 +71,21 @@ def test_how_one_acts_is_said_rightly(store: Store) -> None:
         {"mode": "custom", "policy": 5},
     ):
         with pytest.raises(InvalidError):
-            store.acting_as(agent="a", **wrong)
+            store.as_identity(agent="a", **wrong)
     with pytest.raises(InvalidError):
-        store.acting_as("agent:a", agent="a")
+        store.as_identity("agent:a", agent="a")
     with pytest.raises(InvalidError):
-        store.acting_as("group:editors")
-    acting = store.acting_as("agent:a", mode="read-only")
-    assert (str(acting.identity), acting.mode, repr(acting)) == ("agent:a", "read-only", "<Acting agent:a, read-only>")
+        store.as_identity("group:editors")
+    acting = store.as_identity("agent:a", mode="read-only")
+    assert (str(acting.identity), acting.mode, repr(acting)) == (
+        "agent:a",
+        "read-only",
+        "<IdentityView agent:a, read-only>",
+    )
 
 
 def test_in_read_only_nothing_is_written(store: Store) -> None:
-    acting = store.acting_as(agent="a", mode="read-only")
+    acting = store.as_identity(agent="a", mode="read-only")
     assert acting.state(agent="a")["plan"] == 1
     for write in (
         lambda: acting.state(agent="a").set("plan", 2),
@@ -155,7 +159,7 @@ def test_a_grant_reaches_below_where_it_says_so(store: Store) -> None:
     for scope in ("user:u", "user:u/step:s", "user:u/agent:x"):
         store.state(scope)["k"] = scope
     reader = writer(store)
-    owner = store.acting_as(user="u")
+    owner = store.as_identity(user="u")
     given = owner.grant("agent:b", below=True)
     assert given.below == "own"
     assert reader.state("user:u/step:s")["k"] == "user:u/step:s"
@@ -165,7 +169,7 @@ def test_a_grant_reaches_below_where_it_says_so(store: Store) -> None:
     store.access.grant("agent:b", "read", "user:u", below=True)
     assert reader.state("user:u/agent:x")["k"] == "user:u/agent:x"
     store.access.grant("agent:c", "read", "global", below=True)
-    assert store.acting_as(agent="c").state("user:u/agent:x")["k"] == "user:u/agent:x"
+    assert store.as_identity(agent="c").state("user:u/agent:x")["k"] == "user:u/agent:x"
 
 
 def test_a_grant_ends_in_time_and_says_so(store: Store, clock: Clock) -> None:
@@ -268,7 +272,7 @@ def test_what_was_read_while_the_grant_was_revoked_is_not_handed_out(store: Stor
 
 
 def test_only_owners_give_and_nothing_is_passed_on(store: Store) -> None:
-    owner, grantee = store.acting_as(agent="a"), writer(store)
+    owner, grantee = store.as_identity(agent="a"), writer(store)
     given = owner.grant("agent:b", "both", keys="plan*", until="1h")
     assert (given.by, given.to, given.scope) == ("agent:a", "agent:b", "agent:a")
     widen: Callable[[], object]
@@ -300,9 +304,9 @@ def test_a_grant_that_was_forged_or_altered_gives_nothing(store: Store) -> None:
     wider = given._replace(keys="", right="both", to="agent:c", until=None)
     for name in ("b", "c"):
         with pytest.raises((DeniedError, NotFoundError)):
-            store.acting_as(agent=name).revoke(wider)
+            store.as_identity(agent=name).revoke(wider)
         with pytest.raises(DeniedError):
-            store.acting_as(agent=name).state(agent="a")["secret"] = 1
+            store.as_identity(agent=name).state(agent="a")["secret"] = 1
 
 
 class _Liar(Scope):

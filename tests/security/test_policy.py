@@ -94,7 +94,7 @@ def test_a_policy_does_not_grow_without_end() -> None:
 
 def test_in_custom_the_policy_decides_on_everything(store: Store) -> None:
     policy = Policy().deny("both", keys="secret/**").allow("read", "agent:*").allow("write", "agent:a")
-    acting = store.acting_as(agent="a", mode="custom", policy=policy)
+    acting = store.as_identity(agent="a", mode="custom", policy=policy)
     store.access.grant("agent:a", "both", "agent:b")  # of no use here
     acting.state(agent="a")["plan"] = 5
     assert acting.state(agent="b")["plan"] == "b"
@@ -109,7 +109,7 @@ def test_in_custom_the_policy_decides_on_everything(store: Store) -> None:
 
 
 def test_a_role_by_name_is_what_the_store_says_now(store: Store) -> None:
-    acting = store.acting_as(agent="x", mode="custom", policy="reader")
+    acting = store.as_identity(agent="x", mode="custom", policy="reader")
     state = acting.state(agent="a")
     with pytest.raises(DeniedError, match="no role 'reader'"):
         state.get("plan")
@@ -124,7 +124,7 @@ def test_a_role_by_name_is_what_the_store_says_now(store: Store) -> None:
 
 
 def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
-    acting = store.acting_as(agent="x")
+    acting = store.as_identity(agent="x")
     state = acting.state(agent="a")
     store.access.define_role("reader", Policy().allow("read", "agent:*"))
     store.access.define_role("blind", Policy().deny("both", "agent:a"))
@@ -162,7 +162,7 @@ def test_keys_may_be_allowed_by_different_rights(store: Store) -> None:
     store.access.define_role("planner", Policy().allow("both", "agent:a", keys="plan"))
     store.access.assign("planner", "agent:x")
     store.access.grant("agent:x", "write", "agent:a", keys="notes")
-    state = store.acting_as(agent="x").state(agent="a")
+    state = store.as_identity(agent="x").state(agent="a")
     state.batch({"plan": 1, "notes": 2})
     with pytest.raises(DeniedError):
         state.batch({"plan": 1, "notes": 2, "other": 3})
@@ -171,7 +171,7 @@ def test_keys_may_be_allowed_by_different_rights(store: Store) -> None:
 
 
 def test_a_group_has_what_is_granted_to_it_while_one_is_in_it(store: Store) -> None:
-    state = store.acting_as(agent="x").state(agent="a")
+    state = store.as_identity(agent="x").state(agent="a")
     store.access.grant("group:a/b", "read", "agent:a")
     store.access.join("a/b", "agent:x", "agent:y")
     assert store.access.groups() == {"a/b": ["agent:x", "agent:y"]}
@@ -180,7 +180,7 @@ def test_a_group_has_what_is_granted_to_it_while_one_is_in_it(store: Store) -> N
     with pytest.raises(DeniedError):
         state.get("plan")
     with pytest.raises(DeniedError):  # being named like a group is not being in it
-        store.acting_as(custom="group:a/b").state(agent="a").get("plan")
+        store.as_identity(custom="group:a/b").state(agent="a").get("plan")
     store.access.grant("group:everyone", "read", "agent:a")
     assert state["plan"] == "a"
     wrong: Callable[[], object]
@@ -193,7 +193,7 @@ def test_a_group_has_what_is_granted_to_it_while_one_is_in_it(store: Store) -> N
 
 def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None:
     store.state(user="u", agent="x")["k"] = 1
-    parent = store.acting_as(user="u")
+    parent = store.as_identity(user="u")
     state = parent.state(user="u", agent="x")
     with pytest.raises(DeniedError):
         state.get("k")
@@ -203,9 +203,9 @@ def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None
     assert list(state) == ["k"]
     for use in (
         lambda: state.set("k", 2),
-        lambda: store.acting_as(user="u", children=None).state(user="u", agent="x").get("k"),
+        lambda: store.as_identity(user="u", children=None).state(user="u", agent="x").get("k"),
         lambda: parent.state(user="v", agent="x").get("k"),
-        lambda: store.acting_as(user="u", agent="x").state(user="u").get("k"),
+        lambda: store.as_identity(user="u", agent="x").state(user="u").get("k"),
     ):
         with pytest.raises(DeniedError):
             use()
@@ -215,7 +215,7 @@ def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None
 
 
 def test_who_is_cut_off_has_nothing_left_but_its_own(store: Store) -> None:
-    acting = store.acting_as(user="u")
+    acting = store.as_identity(user="u")
     store.access.grant("user:u", "both", "agent:a")
     store.access.define_role("reader", Policy().allow("read", "agent:*"))
     store.access.assign("reader", "user:u")
@@ -241,7 +241,7 @@ def test_one_can_ask_what_somebody_may(store: Store) -> None:
     assert may("agent:a", "read", "agent:b", "plan")
     assert not may("agent:a", "read", agent="b")
     assert not may("agent:a", "write", agent="b", key="plan")
-    assert store.audit(kind="denied") == []
+    assert store.audit.query(kind="denied") == []
     with pytest.raises(InvalidError):
         may("agent:a", "own", "agent:b")  # type: ignore[arg-type]
 
@@ -250,19 +250,19 @@ def test_rights_for_asyncio() -> None:
     async def use() -> None:
         async with holdfast.aopen("memory://") as store:
             await store.state(agent="a").set("plan", 1)
-            acting = store.acting_as(agent="b")
+            acting = store.as_identity(agent="b")
             with pytest.raises(DeniedError):
                 await acting.state(agent="a").get("plan")
-            given = await store.acting_as(agent="a").grant("agent:b", until="1h")
+            given = await store.as_identity(agent="a").grant("agent:b", until="1h")
             assert await acting.state(agent="a").get("plan") == 1
             await store.access.revoke(given)
             with pytest.raises(DeniedError):
                 await acting.state(agent="a").get("plan")
             with pytest.raises(InvalidError):
                 acting.state(agent="../x")
-            rows = await store.audit(actor="agent:b")
+            rows = await store.audit.query(actor="agent:b")
             assert sorted(row.outcome for row in rows) == ["denied", "denied", "invalid", "ok"]
-            assert (await store.audit_verify()).ok
+            assert (await store.audit.verify()).ok
 
     asyncio.run(use())
 
@@ -271,11 +271,11 @@ def test_what_is_damaged_gives_nothing(store: Store) -> None:
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.system_line import SystemLineChange
 
-    access = AccessRegistry(store.engine, "")
+    access = AccessRegistry(store._engine, "")
 
     async def spoil(_: Any) -> SystemLineChange:
         return SystemLineChange({"held/agent:x/1": {"id": "1"}}, (), [])
 
     run(access._ledger.amend("spoil", "", spoil))
     with pytest.raises(CorruptError):
-        store.acting_as(agent="x").state(agent="a").get("plan")
+        store.as_identity(agent="x").state(agent="a").get("plan")

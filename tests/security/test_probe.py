@@ -25,6 +25,7 @@ from holdfast.state.api import StateTransaction
 from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.state.sessions.api import AsyncSession, AsyncSessions, Session, Sessions
+from holdfast.state.sharing.api import AsyncSharing, Sharing
 from holdfast.state.sharing.documents import AsyncDocument, Document
 from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
 from holdfast.state.sharing.requests import AsyncRequests, Requests
@@ -42,6 +43,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "transaction": (StateTransaction,),
     "state in a transaction": (TransactionState, AsyncTransactionState),
     "watch": (Watch, AsyncWatch),
+    "sharing": (Sharing, AsyncSharing),
     "topic": (Topic, AsyncTopic),
     "subscription": (Subscription, AsyncSubscription),
     "requests": (Requests, AsyncRequests),
@@ -120,7 +122,7 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
             "log",
             "access",
             "audit",
-            "acting_as",
+            "as_identity",
             "hooks",
             "delete",
         ):
@@ -147,7 +149,7 @@ def test_a_stranger_gets_nothing(world: World, kind: str, subtests: pytest.Subte
             assert world.heads() == before
             assert world.store.state(agent="victim")[KEY] == SECRET
             assert not (world.folder / "stolen").exists()
-    assert world.store.audit_verify().ok
+    assert world.store.audit.verify().ok
 
 
 def tried(world: World, probe: Probe, acting: IdentityView | AsyncIdentityView) -> None:
@@ -219,7 +221,7 @@ def check_others(world: World, name: str) -> None:
         lambda act: act.state(agent="victim").get(name),
         lambda act: act.state(agent="victim").set(name, "taken"),
         lambda act: act.grant("agent:intruder", "both", f"agent:{name}"),
-        lambda act: act.topic(name, agent="victim").read(),
+        lambda act: act.sharing.topic(name, agent="victim").read(),
         lambda act: act.agents.load(name),
         lambda act: act.agents.delete(name),
         lambda act: act.agents.attach(spy(act), name).save(),
@@ -255,4 +257,6 @@ def check_own(world: World, name: str) -> None:
             continue
     assert world.store.state(agent="victim").list_items() == before
     for line in world.heads():
-        assert "intruder" in line or "mine" not in repr(world.store.audit(actor="agent:intruder", scope=None, key=line))
+        assert "intruder" in line or "mine" not in repr(
+            world.store.audit.query(actor="agent:intruder", scope=None, key=line)
+        )

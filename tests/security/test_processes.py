@@ -17,7 +17,7 @@ READER = """
 import sys, time, holdfast
 from holdfast.errors import DeniedError
 with holdfast.open(sys.argv[1]) as store:
-    state = store.acting_as(agent="b").state(agent="a")
+    state = store.as_identity(agent="b").state(agent="a")
     assert state["plan"] == 0
     print("ready", flush=True)
     wrote = 0
@@ -56,16 +56,16 @@ def test_a_revoked_grant_is_gone_in_other_processes(tmp_path: Path, kind: str) -
         # Not one write came after it was revoked, and all before it are there.
         assert store.state(agent="a").item("count").version == versions
         assert store.state(agent="a")["count"] == int(wrote) - 1
-        (row,) = store.audit(actor="agent:b", kind="denied")
+        (row,) = store.audit.query(actor="agent:b", kind="denied")
         assert "was revoked at" in row.detail["why"]
-        assert store.audit_verify().ok
+        assert store.audit.verify().ok
 
 
 WRITER = """
 import sys, holdfast
 from holdfast.errors import DeniedError
 with holdfast.open(sys.argv[1]) as store:
-    me = store.acting_as(agent=sys.argv[2], read_window=0.01)
+    me = store.as_identity(agent=sys.argv[2], read_window=0.01)
     for number in range(20):
         me.state(agent=sys.argv[2])["k"] = number
         me.state(agent=sys.argv[2]).get("k")
@@ -83,21 +83,21 @@ def test_several_processes_note_what_they_do(tmp_path: Path) -> None:
         started = [subprocess.Popen([sys.executable, "-c", WRITER, url, name]) for name in names]
         assert [process.wait(300) for process in started] == [0, 0, 0]
         for name in names:
-            assert len(store.audit(actor=f"agent:{name}", kind="denied", limit=1000)) == 20
-            assert len(store.audit(actor=f"agent:{name}", kind="change", limit=1000)) == 20
-            reads = store.audit(actor=f"agent:{name}", kind="read", limit=1000)
+            assert len(store.audit.query(actor=f"agent:{name}", kind="denied", limit=1000)) == 20
+            assert len(store.audit.query(actor=f"agent:{name}", kind="change", limit=1000)) == 20
+            reads = store.audit.query(actor=f"agent:{name}", kind="read", limit=1000)
             assert sum(row.detail.get("times", 1) for row in reads) == 20
-        assert store.audit_verify().ok
+        assert store.audit.verify().ok
 
 
 def test_a_grant_to_one_process_is_none_to_another_identity(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
     with holdfast.open(url) as one, holdfast.open(url) as other:
         one.state(agent="a")["plan"] = 1
-        state = other.acting_as(agent="b").state(agent="a")
+        state = other.as_identity(agent="b").state(agent="a")
         with pytest.raises(DeniedError):
             state.get("plan")
         one.access.grant("agent:b", "read", "agent:a")
         assert state["plan"] == 1
         with pytest.raises(DeniedError):
-            other.acting_as(agent="c").state(agent="a").get("plan")
+            other.as_identity(agent="c").state(agent="a").get("plan")

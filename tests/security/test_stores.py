@@ -24,7 +24,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[Place]:
 def test_rights_are_given_and_taken_between_two_that_have_it_open(stores: Place, tmp_path: Path) -> None:
     one, other = stores.open(), stores.open()
     one.state(agent="a").batch({"plan": 1, "secret": 2})
-    state = other.acting_as(agent="b").state(agent="a")
+    state = other.as_identity(agent="b").state(agent="a")
     with pytest.raises(DeniedError):
         state.get("plan")
     given = one.access.grant("agent:b", "both", "agent:a", keys="plan")
@@ -42,8 +42,8 @@ def test_rights_are_given_and_taken_between_two_that_have_it_open(stores: Place,
     with pytest.raises(DeniedError, match="revoked"):
         state.get("plan")
     assert one.state(agent="a")["plan"] == 2
-    other.audit()  # writes what was read
-    kinds = [row.kind for row in one.audit(scope="agent:a", actor="agent:b")]
+    other.audit.query()  # writes what was read
+    kinds = [row.kind for row in one.audit.query(scope="agent:a", actor="agent:b")]
     assert sorted(kinds) == ["change", "denied", "denied", "denied", "denied", "read"]
-    assert one.audit_verify().ok
-    assert other.audit_export(tmp_path / "audit.jsonl").rows == len(one.audit())
+    assert one.audit.verify().ok
+    assert other.audit.export(tmp_path / "audit.jsonl").rows == len(one.audit.query())

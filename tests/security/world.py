@@ -44,24 +44,24 @@ class World:
         self.clock = Clock()
         self.store = store_on(MemoryBackend(), self.clock)
         self.astore = awaited(self.store)
-        self.victim = self.store.acting_as(agent="victim")
-        self.intruder = self.store.acting_as(agent="intruder")
-        self.aintruder = self.astore.acting_as(agent="intruder")
+        self.victim = self.store.as_identity(agent="victim")
+        self.intruder = self.store.as_identity(agent="intruder")
+        self.aintruder = self.astore.as_identity(agent="intruder")
         self.victim.state(agent="victim").batch({KEY: SECRET, "notes": {"code": SECRET}})
         self.intruder.state(agent="intruder")["mine"] = 1
-        topic = self.victim.topic("news", agent="victim")
+        topic = self.victim.sharing.topic("news", agent="victim")
         topic.subscribe("reader", start="start").receive(0)
         topic.publish(SECRET)
-        requests = self.victim.requests("help", agent="victim")
+        requests = self.victim.sharing.requests("help", agent="victim")
         self.asked = requests.ask(SECRET)
         self.request = requests.take()
         self.waiting = requests.ask(SECRET)
-        pipeline = self.victim.pipeline("work", ["one", "two"], agent="victim")
+        pipeline = self.victim.sharing.pipeline("work", ["one", "two"], agent="victim")
         pipeline.put_many([SECRET, SECRET])
         task = pipeline.take("one")
         assert task is not None
         self.task = task
-        self.victim.document("text", agent="victim").edit(lambda _: SECRET)
+        self.victim.sharing.document("text", agent="victim").edit(lambda _: SECRET)
         self.session = self.store.sessions.start("s1", user="victim", on_end="archive", metadata={"about": SECRET})
         self.session.state[KEY] = SECRET
         ended = self.store.sessions.start("s2", user="victim", on_end="archive")
@@ -80,14 +80,14 @@ class World:
 
     def heads(self) -> dict[str, str]:
         """Where every line ends but that of the audit: what changes when anything is written."""
-        lines = run(self.store.engine.lines.names("", MARK))
-        points = {line.name: run(self.store.engine.lines.newest(line)) for line in lines if line.name != AUDIT}
+        lines = run(self.store._engine.lines.names("", MARK))
+        points = {line.name: run(self.store._engine.lines.newest(line)) for line in lines if line.name != AUDIT}
         return {name: point.hash.hex() for name, point in points.items() if point is not None}
 
     def tries(self) -> list[AuditRecord]:
         """What the intruder was denied."""
-        run(self.astore._flush_notes())
-        return self.store.audit(actor="agent:intruder", kind="denied", limit=10_000)
+        run(self.astore._flush_audit())
+        return self.store.audit.query(actor="agent:intruder", kind="denied", limit=10_000)
 
     def close(self) -> None:
         self.store.close()

@@ -213,7 +213,7 @@ def test_a_class_that_is_not_known_is_told_before_anything_is_written(path: Path
 def test_rights_are_those_of_the_agents_scope(path: Path) -> None:
     with holdfast.open("memory://") as store:
         greeter(store).save()
-        other = store.acting_as(agent="other")
+        other = store.as_identity(agent="other")
         with pytest.raises(DeniedError):
             snapshots.snapshot(snapshots.StoredAgent(other, "g1"), path)
         snapshots.snapshot(snapshots.StoredAgent(store, "g1"), path)

@@ -61,7 +61,7 @@ def store_on(backend: Backend, clock: Callable[[], int], tenant: str = "", *, ca
 
 def awaited(store: Store) -> AsyncStore:
     """The same store for asyncio."""
-    return AsyncStore(store.engine, store.tenant)
+    return AsyncStore(store._engine, store.tenant)
 
 
 class Place:

@@ -45,7 +45,7 @@ def filled(store: Store) -> Store:
 
 
 def rows(store: Store, space: Any, line: str = LINE) -> list[Row]:
-    return run(store.engine.ground.backend.read([Scan(space, (store.tenant, line))]))[0]
+    return run(store._engine.ground.backend.read([Scan(space, (store.tenant, line))]))[0]
 
 
 # Threads ------------------------------------------------------------------------------------------------------------
@@ -66,23 +66,23 @@ def test_state_is_no_thread(store: Store) -> None:
 
 def test_nor_in_the_index_of_words(store: Store) -> None:
     filled(store)
-    store.index()
+    store.maintenance.build_index()
     store.state(agent="a")["plan"] = {"text": "secret words again"}
     assert rows(store, WORDS) == []
     assert [match.thread for match in store.search("secret").matches] == []
-    store.prune(threads=LINE, keep_last=1)
-    assert store.verify(level="decode").findings == []
+    store.maintenance.prune(threads=LINE, keep_last=1)
+    assert store.maintenance.verify(level="decode").findings == []
 
 
 CHANGES: list[Callable[[Store], object]] = [
     lambda store: store.put(LINE, {"plan": 1}),
     lambda store: store.update(LINE, {"plan": 1}),
-    lambda store: store.restore(LINE, step=0),
-    lambda store: store.fork(LINE, branch="b"),
-    lambda store: store.merge(LINE, "HEAD~1"),
-    lambda store: store.switch(LINE, "main"),
-    lambda store: store.rename_branch(LINE, "main", "x"),
-    lambda store: store.delete_branch(LINE, "main"),
+    lambda store: store.thread(LINE).restore(at=0),
+    lambda store: store.thread(LINE).fork("b"),
+    lambda store: store.thread(LINE).merge("HEAD~1"),
+    lambda store: store.thread(LINE).switch("main"),
+    lambda store: store.thread(LINE).rename_branch("main", "x"),
+    lambda store: store.thread(LINE).delete_branch("main"),
     lambda store: store.put("␞anything", {}),
     lambda store: Checkpointer(store).put(LINE, {"plan": 1}),
     lambda store: Checkpointer(store).put_writes(LINE, "id", [("c", 1)], task_id="t"),
@@ -123,11 +123,11 @@ def test_its_owner_reads_it_as_any_line(store: Store) -> None:
     assert [each.kind for each in log] == ["set"] * 4
     assert store.get(LINE).state["plan"] == {"text": "secret words", "n": 1}
     store.state(agent="a").patch("plan", {"n": 2})
-    change = store.diff(LINE, "HEAD~1", "HEAD")
+    change = store.thread(LINE).diff("HEAD~1", "HEAD")
     assert "n" in str(change)
-    assert store.blame(LINE, ("plan", "n"))
-    assert store.thread(LINE).steps == 5
-    assert LINE in store.heads().threads
+    assert store.thread(LINE).blame(("plan", "n"))
+    assert store.thread(LINE).info().steps == 5
+    assert LINE in store.maintenance.heads().threads
 
 
 def test_a_scope_is_deleted_without_those_whose_names_look_like_namespaces_of_it(store: Store) -> None:
@@ -136,7 +136,7 @@ def test_a_scope_is_deleted_without_those_whose_names_look_like_namespaces_of_it
     assert dict(store.state(agent="a")) == {}
     assert rows(store, EVENTS) == []
     assert dict(store.state(agent="a␟b")) == {"other": 1}
-    assert store.verify().findings == []
+    assert store.maintenance.verify().findings == []
 
 
 # Upkeep -------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_scope_is_deleted_without_those_whose_names_look_like_namespaces_of_it
 def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) -> None:
     filled(store)
     link = Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z"))
-    run(store.engine.ground.backend.apply([Put(LINKS, link)]))
+    run(store._engine.ground.backend.apply([Put(LINKS, link)]))
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as copy:
         assert rows(copy, EVENTS) == rows(store, EVENTS)
@@ -162,7 +162,7 @@ def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) ->
 
 def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> None:
     filled(store)
-    run(store.engine.ground.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
+    run(store._engine.ground.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
     file = io.BytesIO()
     store.export(file)
     file.seek(0)
@@ -171,7 +171,7 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
         assert rows(other, EVENTS) == rows(store, EVENTS)
         assert rows(other, LINKS) == rows(store, LINKS)
         assert dict(other.state(agent="a")) == dict(store.state(agent="a"))
-        assert other.verify().findings == []
+        assert other.maintenance.verify().findings == []
         other.state(agent="a")["goes"] = "on"
         file.seek(0)
         with pytest.raises(InvalidError, match="names that start with ␞"):
@@ -187,7 +187,7 @@ def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> 
         state["n"] = n
     state.patch("p", {"x": 1})
     events = rows(store, EVENTS)
-    store.prune(threads=LINE, keep_last=2)
+    store.maintenance.prune(threads=LINE, keep_last=2)
     assert rows(store, EVENTS) == events
     assert len(events) == 11
     assert state.at(11) == {"n": 9, "p": {"x": 1}}
@@ -197,47 +197,49 @@ def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> 
         state.at(3)
     assert [past.version for past in state.history("n")] == [10]
     assert state.set("n", "more", expected=10) == 12
-    assert store.verify(level="decode").findings == []
+    assert store.maintenance.verify(level="decode").findings == []
 
 
 def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> None:
     filled(store)
     (event, *_) = rows(store, EVENTS)
-    body = event_body(store._line(LINE), str(event.key[2]), int(event.key[3]), store.engine.ground.codec.pack({"a": 1}))
+    body = event_body(
+        store._handle.thread_line(LINE), str(event.key[2]), int(event.key[3]), store._engine.ground.codec.pack({"a": 1})
+    )
     whole = event._replace(body=body)
-    run(store.engine.ground.backend.apply([Put(EVENTS, whole)]))
-    assert store.verify().findings == []
+    run(store._engine.ground.backend.apply([Put(EVENTS, whole)]))
+    assert store.maintenance.verify().findings == []
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
     spoilt = event._replace(body=flipped(body))
-    run(store.engine.ground.backend.apply([Put(EVENTS, spoilt)]))
-    (finding,) = store.verify().findings
+    run(store._engine.ground.backend.apply([Put(EVENTS, spoilt)]))
+    (finding,) = store.maintenance.verify().findings
     assert (finding.code, finding.thread, finding.space) == (FindingCode.DAMAGED_EVENT, LINE, "events")
-    store.repair(f"sqlite:///{tmp_path}/copy.db")
-    assert store.verify().findings == []
+    store.maintenance.repair(f"sqlite:///{tmp_path}/copy.db")
+    assert store.maintenance.verify().findings == []
     assert whole in rows(store, EVENTS)
 
 
 def test_a_damaged_event_goes_to_quarantine_where_nobody_has_another(store: Store) -> None:
     filled(store)
     (event, *rest) = rows(store, EVENTS)
-    run(store.engine.ground.backend.apply([Put(EVENTS, event._replace(body=b"not what was written"))]))
-    store.repair()
-    assert store.verify().findings == []
+    run(store._engine.ground.backend.apply([Put(EVENTS, event._replace(body=b"not what was written"))]))
+    store.maintenance.repair()
+    assert store.maintenance.verify().findings == []
     assert rows(store, EVENTS) == rest
-    assert [each.space for each in store.quarantine()] == ["events"]
+    assert [each.space for each in store.maintenance.quarantine()] == ["events"]
     assert store.state(agent="a")["plan"] == {"text": "secret words", "n": 1}
 
 
 def test_events_and_links_of_a_line_that_is_gone_are_orphans(store: Store) -> None:
     filled(store)
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     run(backend.apply([Put(LINKS, Row((store.tenant, "␞artifacts", "k", "x", "y"), (5, "z")))]))
     gone = [space for space in TABLES if space is not EVENTS]
     run(backend.apply([Delete(space, (store.tenant, LINE)) for space in gone]))
-    store.engine.ground.cache.clear()
-    assert {finding.thread for finding in store.verify().findings} == {LINE, "␞artifacts"}
-    assert {each.thread for each in store.orphans(dry_run=True).found} == {LINE, "␞artifacts"}
-    store.orphans(grace="0s")
+    store._engine.ground.cache.clear()
+    assert {finding.thread for finding in store.maintenance.verify().findings} == {LINE, "␞artifacts"}
+    assert {each.thread for each in store.maintenance.sweep_orphans(dry_run=True).found} == {LINE, "␞artifacts"}
+    store.maintenance.sweep_orphans(grace="0s")
     assert rows(store, EVENTS) == []
     assert rows(store, LINKS, "␞artifacts") == []
 
@@ -245,7 +247,7 @@ def test_events_and_links_of_a_line_that_is_gone_are_orphans(store: Store) -> No
 def test_orphans_leave_state_alone(store: Store) -> None:
     filled(store)
     before = {space.name: rows(store, space) for space in (EVENTS, LINES)}
-    assert store.orphans(grace="0s").found == []
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
     assert {space.name: rows(store, space) for space in (EVENTS, LINES)} == before
 
 
@@ -269,9 +271,9 @@ def test_readable_rows_say_what_the_keys_hold(store: Store) -> None:
     ids = {each.id for each in store.log(LINE)}
     assert {str(columns[2]) for columns in values.values()} <= ids
     assert {str(row.key[2]) for row in rows(store, TRANSITIONS)} == ids
-    assert store.verify(level="decode").findings == []
+    assert store.maintenance.verify(level="decode").findings == []
     before = [rows(store, space) for space in (STATE_VALUES, TRANSITIONS)]
-    store.project(again=True)
+    store.maintenance.project(again=True)
     assert [rows(store, space) for space in (STATE_VALUES, TRANSITIONS)] == before
 
 
@@ -280,7 +282,7 @@ def test_readable_rows_cost_no_more_in_a_large_scope() -> None:
         state = store.state(agent="a")
         state.batch({f"key {n}": n for n in range(2000)})
         reads: list[Any] = []
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         read = backend.read
 
         async def counted(queries: Any) -> Any:
@@ -289,7 +291,7 @@ def test_readable_rows_cost_no_more_in_a_large_scope() -> None:
             return found
 
         backend.read = counted  # type: ignore[method-assign]
-        store.engine.ground.cache.drop(("rows", store._line(LINE)))
+        store._engine.ground.cache.drop(("rows", store._handle.thread_line(LINE)))
         state["key 7"] = "new"
         assert sum(reads) < 20
         (row,) = run(read([Get(STATE_VALUES, [(store.tenant, LINE, "key 7")])]))[0]

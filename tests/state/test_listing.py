@@ -47,7 +47,7 @@ def test_scopes_are_listed_in_order(store: Store, clock: Clock) -> None:
     assert store.scopes() == []
     filled(store)
     store.put("thread", {"n": 1})
-    store.topic("news").publish("x")
+    store.sharing.topic("news").publish("x")
     store.sessions.start("s1")
     store.access.grant("agent:a0", "read", agent="a1")
     assert texts(store.scopes()) == ALL
@@ -96,16 +96,16 @@ def test_a_scope_that_ended_with_its_session_is_listed_no_longer(store: Store) -
 
 def test_an_identity_is_shown_what_it_may_read_and_nothing_is_noted(store: Store) -> None:
     filled(store)
-    acting = store.acting_as(agent="a0")
+    acting = store.as_identity(agent="a0")
     assert texts(acting.scopes()) == ["agent:a0"]
     store.access.grant("agent:a0", "read", agent="a1")
     store.access.grant("agent:a0", "read", agent="a2", keys="k")  # not the scope as a whole
     store.access.grant("agent:a0", "write", agent="a-b")
     assert texts(acting.scopes()) == ["agent:a0", "agent:a1"]
     policy = Policy().deny("both", "agent:a1").allow("read", "agent:*")
-    seen = store.acting_as(agent="a0", mode="custom", policy=policy).scopes()
+    seen = store.as_identity(agent="a0", mode="custom", policy=policy).scopes()
     assert texts(seen) == ["agent:a-b", "agent:a0", "agent:a2"]
-    assert store.audit(kind="denied") == []
+    assert store.audit.query(kind="denied") == []
 
 
 def test_scopes_and_differences_awaited(store: Store) -> None:
@@ -195,7 +195,7 @@ def test_versions_that_are_not_there_and_whoever_may_not(store: Store) -> None:
     with pytest.raises(InvalidError):
         state.diff("someday")
     with pytest.raises(DeniedError):
-        store.acting_as(agent="b").state(agent="a").diff(0)
+        store.as_identity(agent="b").state(agent="a").diff(0)
 
 
 KEYS = st.sampled_from(["a", "b/c", "d~e", "$f"])

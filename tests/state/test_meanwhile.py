@@ -37,11 +37,11 @@ def prune(store: Store, state: State) -> None:
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         return RewritePlan(frozenset(point[:2] for point in points[:-1] if not point.pruned))
 
-    run(store.engine.rewriter.rewrite(state._handle.line(state.scope), choose))
+    run(store._engine.rewriter.rewrite(state._handle.line(state.scope), choose))
 
 
 def delete(store: Store, state: State) -> None:
-    run(store.engine.lines.delete(state._handle.line(state.scope)))
+    run(store._engine.lines.delete(state._handle.line(state.scope)))
 
 
 def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
@@ -60,10 +60,10 @@ def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
         lambda: state.list_items()[-1].value,
     ]
     for number, look in enumerate(looks, 2):
-        mine.engine.ground.cache.clear()
+        mine._engine.ground.cache.clear()
         with backend.interfere(meanwhile, "read", after=True):
             assert look() == number
-    mine.engine.ground.cache.clear()
+    mine._engine.ground.cache.clear()
     with backend.interfere(lambda: delete(theirs, other), "read", after=True):
         assert state.get("n") is None
     assert list(state) == []
@@ -81,7 +81,7 @@ def test_a_transaction_begins_anew_where_its_reads_are_pruned() -> None:
             state["n"] = 5
             state["n"] = 6
             prune(store, state)
-            store.engine.ground.cache.clear()
+            store._engine.ground.cache.clear()
         seen["sum"] = calls[-1] + seen["m"]
 
     store.transact(work)
@@ -197,7 +197,7 @@ def test_keys_that_go_while_others_are_read_are_no_error() -> None:
 
 def test_a_request_past_its_deadline_is_not_answered() -> None:
     clock = Clock()
-    requests = store_on(MemoryBackend(), clock).requests("planner")
+    requests = store_on(MemoryBackend(), clock).sharing.requests("planner")
     requests.ask("soon", timeout=5)
     request = requests.take(lease=60)
     assert request is not None
@@ -236,7 +236,7 @@ def test_a_patch_does_not_read_the_rest() -> None:
         lambda: state.delete("big"),
     ]
     for change in changes:
-        store.engine.ground.cache.clear()
+        store._engine.ground.cache.clear()
         backend.taken = 0
         change()
         assert backend.taken < 100_000

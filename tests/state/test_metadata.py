@@ -20,11 +20,11 @@ NAMES = st.text("abcé/ü", min_size=1, max_size=40).filter(lambda text: "//" no
 @given(keys=st.sets(NAMES, min_size=1, max_size=5), correlation=NAMES, cause=NAMES)
 def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cause: str) -> None:
     with store_on(MemoryBackend(), Clock()) as store:
-        state = store.acting_as(agent="a").state(agent="a")
+        state = store.as_identity(agent="a").state(agent="a")
         with trace_context.correlation(correlation, cause=cause):
             state.batch(dict.fromkeys(keys, 1))
         line = Line("", "␞agent:a")
-        (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(line))]))
+        (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, tuple(line))]))
         packed = open_step(line, rows[0], 1 << 20).header.metadata
     about = default_codec.unpack(packed)
     assert default_codec.pack(about) == packed

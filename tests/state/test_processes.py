@@ -49,7 +49,7 @@ def test_a_counter_loses_nothing(kind: str, processes: int, count: int, tmp_path
         state = store.state(workflow="w")
         assert state["counter"] == processes * count
         assert [past.version for past in state.history(limit=1000)] == list(range(processes * count, 0, -1))
-        assert store.verify().findings == []
+        assert store.maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def verify(self) -> None:
-        assert self.store.verify().findings == []
+        assert self.store.maintenance.verify().findings == []
 
 
 @pytest.mark.parametrize(

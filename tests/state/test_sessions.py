@@ -40,7 +40,7 @@ def ids(sessions: Any) -> list[str]:
 
 def rows_of(store: Store, line: str) -> dict[str, int]:
     """How many rows a line has, by space."""
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     counts = {space.name: len(run(backend.read([Scan(space, ("", line))]))[0]) for space in TABLES}
     return {name: count for name, count in counts.items() if count}
 
@@ -143,7 +143,7 @@ def test_archive_puts_the_state_away_and_resume_brings_it_back_as_it_was(store: 
     assert store.sessions.archived("s1", "user:u/session:s1/agent:y") == {}
     with pytest.raises(InvalidError, match="none of the session's"):
         store.sessions.archived("s1", "user:u")
-    store.prune(keep_last=1)
+    store.maintenance.prune(keep_last=1)
     clock.now += 120 * SECOND
     again = store.sessions.resume("s1")
     assert dict(again.state) == {"a": {"deep": [1, 2]}, "b": 1, "long": 1}
@@ -231,7 +231,7 @@ def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
     session = store.sessions.start("s1", idle=300)
     for number in range(130):
         session.state["k"] = number
-    backend = store.engine.ground.backend
+    backend = store._engine.ground.backend
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}session:s1"))]))
     for row in rows[1:]:
         columns = list(row.columns)
@@ -257,14 +257,14 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
     assert dict(store.state(session="keep")) == {"k": 1}
     store.sessions.delete("keep")
     assert rows_of(store, f"{MARK}session:keep") == {}
-    assert not any(row.key[2] == "due" for row in run(store.engine.ground.backend.read([Scan(LINKS, ("",))]))[0])
+    assert not any(row.key[2] == "due" for row in run(store._engine.ground.backend.read([Scan(LINKS, ("",))]))[0])
 
 
 def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store: Store, clock: Clock) -> None:
     for id in ("held", "other"):
         store.sessions.start(id, ttl=60).state["k"] = 1
     line = Line("", f"{MARK}session:held")
-    run(store.engine.holds.hold(line, "a dispute"))
+    run(store._engine.holds.hold(line, "a dispute"))
     clock.now += 60 * SECOND
     assert store.sessions.collect(limit=1) == (0, 0, 0, 1)
     assert store.sessions.collect(limit=1) == (1, 0, 0, 0)
@@ -272,7 +272,7 @@ def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store:
     assert ids(store.sessions.list(status="expired")) == ["held"]
     with pytest.raises(DeniedError, match="held"):
         store.sessions.end("held")
-    run(store.engine.holds.release(line, None))
+    run(store._engine.holds.release(line, None))
     clock.now += HOUR
     assert store.sessions.collect() == (1, 0, 0, 0)
 
@@ -315,11 +315,11 @@ def test_metadata_is_changed_entry_by_entry(store: Store) -> None:
 def test_each_of_it_is_a_step_that_tells_who_and_when(store: Store, clock: Clock) -> None:
     session = store.sessions.start("s1", idle=60)
     session.end()
-    (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, ("", f"{MARK}sessions"))]))
+    (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, ("", f"{MARK}sessions"))]))
     assert [StepRef.of(row).kind for row in rows] == ["start", "end"]
-    told = [(row.kind, row.action, row.key) for row in store.audit(kind="session")]
+    told = [(row.kind, row.action, row.key) for row in store.audit.query(kind="session")]
     assert sorted(told) == [("session", "end", "s1"), ("session", "start", "s1")]
-    assert store.audit_verify().ok
+    assert store.audit.verify().ok
 
 
 def test_wrong_use_is_said(store: Store) -> None:
@@ -341,8 +341,8 @@ def test_wrong_use_is_said(store: Store) -> None:
     store.sessions.start("s")
     with pytest.raises(InvalidError, match="not for its user to say"):
         store.sessions.end("s", "expired")
-    assert run(store.engine.ground.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
-    assert run(store.engine.ground.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
+    assert run(store._engine.ground.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
+    assert run(store._engine.ground.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
 
 
 def test_the_same_awaited(store: Store, clock: Clock) -> None:
@@ -457,7 +457,7 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
         with store.sessions.start(on_end, on_end=on_end) as session:
             session.state["k"] = 1
             store.state(session=on_end, agent="x")["b"] = 2
-    store.prune(keep_last=1)
+    store.maintenance.prune(keep_last=1)
     copy = timed(Clock())
     assert store.copy_to(copy).changing == ()
     for on_end in ("delete", "archive", "keep"):

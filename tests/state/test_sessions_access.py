@@ -25,16 +25,16 @@ def store(clock: Clock) -> Store:
 
 def denied(store: Store) -> list[tuple[str, str]]:
     """Who was denied what scope."""
-    return [(row.actor, row.scope) for row in store.audit(kind="denied", limit=1000)]
+    return [(row.actor, row.scope) for row in store.audit.query(kind="denied", limit=1000)]
 
 
 def test_an_identity_manages_the_sessions_below_its_own_path(store: Store) -> None:
-    alice = store.acting_as(user="alice")
+    alice = store.as_identity(user="alice")
     session = alice.sessions.start("s1", user="alice", on_end="archive")
     assert session.by == "user:alice"
     alice.sessions.touch("s1")
     alice.sessions.update("s1", {"k": 1})
-    store.acting_as(user="alice", session="s1").state(user="alice", session="s1")["k"] = 1
+    store.as_identity(user="alice", session="s1").state(user="alice", session="s1")["k"] = 1
     with pytest.raises(DeniedError):
         dict(session.state)  # her sessions are identities of their own: what is in them is theirs
     session.end()
@@ -61,7 +61,7 @@ def every_try(acting: Any, id: str) -> list[Any]:
 def test_others_get_nothing_of_a_session_and_each_try_is_noted(store: Store, who: str) -> None:
     store.sessions.start("s1", user="alice", on_end="archive", metadata={"secret": 1}).state["k"] = 1
     store.sessions.start("s2", user="alice", on_end="archive").end()
-    other = store.acting_as(who)
+    other = store.as_identity(who)
     tries = [*every_try(other, "s1"), *every_try(other, "s2"), *every_try(other, "none")]
     tries += [lambda: other.sessions.start("s3", user="alice"), lambda: other.sessions.collect()]
     for attempt in tries:
@@ -76,7 +76,7 @@ def test_others_get_nothing_of_a_session_and_each_try_is_noted(store: Store, who
 def test_who_lives_in_a_session_sees_and_touches_it_and_no_more(store: Store) -> None:
     store.sessions.start("s1", user="alice")
     store.sessions.start("s2", user="alice")
-    inside = store.acting_as(user="alice", session="s1", agent="writer")
+    inside = store.as_identity(user="alice", session="s1", agent="writer")
     assert inside.sessions.get("s1").id == "s1"
     inside.sessions.touch("s1")
     assert [each.id for each in inside.sessions.list()] == ["s1"]
@@ -96,14 +96,14 @@ def test_who_lives_in_a_session_sees_and_touches_it_and_no_more(store: Store) ->
 
 
 def test_read_only_and_granted(store: Store) -> None:
-    reader = store.acting_as(user="alice", mode="read-only")
+    reader = store.as_identity(user="alice", mode="read-only")
     store.sessions.start("s1", user="alice")
     assert reader.sessions.get("s1").user == "alice"
     with pytest.raises(DeniedError):
         reader.sessions.start("s2", user="alice")
     with pytest.raises(DeniedError):
         reader.sessions.end("s1")
-    helper = store.acting_as(agent="helper")
+    helper = store.as_identity(agent="helper")
     grant = store.access.grant("agent:helper", "both", "user:alice/session:s1")
     helper.sessions.update("s1", {"by": "helper"})
     store.access.revoke(grant)
@@ -114,7 +114,7 @@ def test_read_only_and_granted(store: Store) -> None:
 
 
 def test_an_artifact_is_of_who_registered_it(store: Store) -> None:
-    writer, other = store.acting_as(agent="writer"), store.acting_as(agent="other")
+    writer, other = store.as_identity(agent="writer"), store.as_identity(agent="other")
     made = writer.artifacts.register(b"1", id="w", type="t")
     assert (made.by, made.producer) == ("agent:writer", "agent:writer")
     store.artifacts.register(b"2", id="owner", type="t")
@@ -136,7 +136,7 @@ def test_an_artifact_is_of_who_registered_it(store: Store) -> None:
     with pytest.raises(DeniedError):
         other.artifacts.of("agent:writer")
     with pytest.raises(DeniedError):
-        store.acting_as(agent="writer", mode="read-only").artifacts.register(b"3")
+        store.as_identity(agent="writer", mode="read-only").artifacts.register(b"3")
     assert len(denied(store)) == 26
     with writer.artifacts.using("w"):
         writer.state(agent="writer")["k"] = 1
@@ -153,9 +153,9 @@ def test_an_artifact_is_of_who_registered_it(store: Store) -> None:
 
 
 def test_an_id_that_another_has_is_refused_whatever_the_content(store: Store) -> None:
-    store.acting_as(agent="a").artifacts.register(b"1", id="x")
+    store.as_identity(agent="a").artifacts.register(b"1", id="x")
     with pytest.raises(Exception, match="there is an artifact of this id"):
-        store.acting_as(agent="b").artifacts.register(b"1", id="x")
+        store.as_identity(agent="b").artifacts.register(b"1", id="x")
 
 
 def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
@@ -183,10 +183,10 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
         store.sessions.start("s2", metadata={"bad": 1})
     with pytest.raises(NotFoundError):
         store.sessions.get("s2")
-    rows = store.audit(kind="session", limit=100)
+    rows = store.audit.query(kind="session", limit=100)
     assert {row.action for row in rows} == set(points)
     assert all(row.detail == {"checked": True} for row in rows)
-    assert store.audit_verify().ok
+    assert store.audit.verify().ok
 
 
 def test_a_hook_may_object_to_the_end_of_a_session(store: Store, clock: Clock) -> None:
@@ -221,4 +221,4 @@ def test_hooks_of_artifacts(store: Store) -> None:
         store.artifacts.register_many([ArtifactSource(b"2", "b"), ArtifactSource(b"long", "c")])
     assert [each.id for each in store.artifacts.list()] == ["a"]
     assert done == [("a", "checked")]
-    assert store.audit_verify().ok
+    assert store.audit.verify().ok

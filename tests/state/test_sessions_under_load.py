@@ -29,8 +29,8 @@ SECONDS = 1.5
 def steps_of(store: Store, prefix: str) -> dict[str, list[StepRef]]:
     """The steps of all lines whose names start so."""
     found = {}
-    for line in run(store.engine.lines.names("", prefix)):
-        (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(line), bodies=False)]))
+    for line in run(store._engine.lines.names("", prefix)):
+        (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, tuple(line), bodies=False)]))
         found[line.name] = [StepRef.of(row) for row in rows]
     return found
 
@@ -85,7 +85,7 @@ def test_live_sessions_are_left_alone(tmp_path: Path) -> None:
                 told = {name: [step.kind for step in steps] for name, steps in lines.items()}
                 assert sum(state.get(key, 0) for state in states) == counts[id], (id, worker, told)
         assert lasted == ends
-        assert not store.verify().damaged
+        assert not store.maintenance.verify().damaged
 
 
 def test_power_cuts_while_sessions_are_collected() -> None:
@@ -134,7 +134,7 @@ def test_power_cuts_while_sessions_are_collected() -> None:
             if "collected" in labels and "delete" in found:
                 assert not found["delete"][0]
             seen.add(tuple(sorted((id, alive) for id, (alive, _) in found.items())))
-            assert not store.verify().damaged
+            assert not store.maintenance.verify().damaged
             store.sessions.collect()
             assert [each.id for each in store.sessions.list(status="active")] == ["alive"]
         finally:

@@ -136,7 +136,7 @@ def test_large_values_and_folded_states(store: Store, monkeypatch: pytest.Monkey
     for n in range(8):
         state["doc"] = {"text": long, "n": n}
         state["log"] = [f"an entry of some length {m}" for m in range(30 + n)]
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     values = [change.value for change in watch.poll()]
     assert values[::2] == [{"text": long, "n": n} for n in range(8)]
     assert [len(value) for value in values[1::2]] == list(range(30, 38))
@@ -176,7 +176,7 @@ def test_what_was_pruned_is_told_as_such(store: Store) -> None:
     watch = state.watch()
     for n in range(1, 6):
         state["k"] = n
-    store.prune(threads=state.scope.line, keep_last=2)
+    store.maintenance.prune(threads=state.scope.line, keep_last=2)
     assert told(watch.poll()) == [("", "pruned", 2, 4, MISSING), ("k", "set", 4, 5, 4), ("k", "set", 5, 6, 5)]
     gone, *rest = state.watch(cursor="").poll()
     assert (gone.action, gone.before, gone.version) == ("pruned", 1, 4)
@@ -190,7 +190,7 @@ def test_a_cursor_stays_good_when_what_was_told_is_pruned(store: Store) -> None:
     watch = state.watch()
     state["k"] = "next"
     state["k"] = "last"
-    store.prune(threads=state.scope.line, keep_last=2)
+    store.maintenance.prune(threads=state.scope.line, keep_last=2)
     assert [change.value for change in watch.poll()] == ["next", "last"]
 
 
@@ -207,7 +207,7 @@ def test_what_is_pruned_while_it_is_told_is_told_as_such() -> None:
         return any(isinstance(query, Scan) and query.bodies and query.space is STEPS for query in queries)
 
     def prune() -> None:
-        other.prune(threads=state.scope.line, keep_last=1)
+        other.maintenance.prune(threads=state.scope.line, keep_last=1)
 
     with backend.interfere(prune, "read", after=True, where=of_steps):
         first = watch.poll()
@@ -390,7 +390,7 @@ class Closed(Guard):
 
 
 def guarded(store: Store, guard: Guard, scope: str) -> State:
-    return State(StoreHandle(store.engine, store.tenant, guard), Scope.parse(scope))
+    return State(StoreHandle(store._engine, store.tenant, guard), Scope.parse(scope))
 
 
 def test_a_right_that_is_revoked_ends_the_watch(store: Store) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncStore, Store
+from holdfast import AsyncStore
+from holdfast.backends.runtime.drivers import sync_and_async
 from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from holdfast.store.store import Operations
-from holdfast.store.threads import ThreadOperations
+from holdfast.store.audit import AuditOperations
+from holdfast.store.maintenance import MaintenanceOperations
+from holdfast.store.store import StoreOperations
+from holdfast.store.thread import ThreadOperations
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -24,34 +27,34 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_every_operation_is_awaited(url: str) -> None:
     async def go() -> None:
         store = await holdfast.aopen(url)
-        first = await store.put("t", {"n": 0, "d": {"x": 1}}, name="first", tags=["g"], metadata={"m": 1})
+        first = await store.put("t", {"n": 0, "d": {"x": 1}}, tag="first", labels=["g"], metadata={"m": 1})
         second = await store.update("t", {("d", "y"): 2}, remove=[("d", "x")])
         assert (await store.get("t")).state == {"n": 0, "d": {"y": 2}}
-        assert (await store.get("t", name="first")).metadata == {"m": 1}
+        assert (await store.get("t", at="first")).metadata == {"m": 1}
         assert [each.id for each in await store.log("t")] == [second.id, first.id]
         assert [each.thread for each in await store.threads()] == ["t"]
-        assert (await store.thread("t")).steps == 2
+        assert (await store.thread("t").info()).steps == 2
         assert (await store.stats()).threads == 1
-        await store.name("t", "second")
-        await store.tag("t", "g")
-        await store.untag("t", "g", first.id)
-        assert await store.names("t") == {"first": first.id, "second": second.id}
-        assert await store.tags("t") == {"g": [second.id]}
-        assert (await store.fork("t", first.id, branch="b")).base == first.id
-        assert len(await store.branches("t")) == 2
-        assert (await store.restore("t", first.id)).kind == "restore"
+        await store.thread("t").tag("second")
+        await store.thread("t").label("g")
+        await store.thread("t").unlabel("g", first.id)
+        assert await store.thread("t").tags() == {"first": first.id, "second": second.id}
+        assert await store.thread("t").labels() == {"g": [second.id]}
+        assert (await store.thread("t").fork("b", at=first.id)).base == first.id
+        assert len(await store.thread("t").branches()) == 2
+        assert (await store.thread("t").restore(at=first.id)).kind == "restore"
         async with store.transaction() as together:
             together.put("t", {"n": 1})
             together.update("u", {"n": 2})
         assert [each.thread for each in together.checkpoints] == ["t", "u"]
-        await store.compact("t")
+        await store.maintenance.compact("t")
         assert await store.delete("t")
         with pytest.raises(NotFoundError):
             await store.get("t")
         with pytest.raises(ConflictError):
-            await store.fork("u", branch="main")
+            await store.thread("u").fork("main")
         with pytest.raises(InvalidError):
-            await store.put("u", {}, on_conflict="nonsense")
+            await store.put("u", {}, on_conflict="nonsense")  # type: ignore[arg-type]
         await store.close()
         await store.close()
         with pytest.raises(UnavailableError):
@@ -60,19 +63,33 @@ def test_every_operation_is_awaited(url: str) -> None:
     run(go())
 
 
+def operations(cls: type) -> list[str]:
+    return [name for name, value in vars(cls).items() if isinstance(value, sync_and_async) and name[0] != "_"]
+
+
 def test_both_kinds_of_store_have_the_same_operations() -> None:
-    names = [name for cls in (Operations, ThreadOperations) for name in vars(cls) if not name.startswith("_")]
-    assert len(names) > 15
-    sync, awaited = holdfast.open("memory://"), AsyncStore(Operations.__new__(Operations), "")  # type: ignore[arg-type]
-    for name in names:
-        one, other = getattr(sync, name), getattr(awaited, name)
-        assert inspect.signature(one) == inspect.signature(other)
-        assert one.__doc__ == other.__doc__
-        assert one.__doc__
-        assert inspect.iscoroutinefunction(other) or name == "transaction"
-        assert not inspect.iscoroutinefunction(one)
-    assert isinstance(sync, Store)
-    sync.close()
+    with holdfast.open("memory://") as store:
+        other = AsyncStore(store._engine, "")
+        pairs: list[tuple[Any, Any, type]] = [
+            (store, other, StoreOperations),
+            (store.thread("t"), other.thread("t"), ThreadOperations),
+            (store.maintenance, other.maintenance, MaintenanceOperations),
+            (store.audit, other.audit, AuditOperations),
+        ]
+        assert sum(len(operations(cls)) for _, _, cls in pairs) > 50
+        for sync, awaited, cls in pairs:
+            for name in operations(cls):
+                one, two = getattr(sync, name), getattr(awaited, name)
+                assert inspect.signature(one) == inspect.signature(two)
+                assert one.__doc__ == two.__doc__
+                assert one.__doc__
+                assert inspect.iscoroutinefunction(two)
+                assert not inspect.iscoroutinefunction(one)
+
+
+def test_a_store_has_few_members() -> None:
+    with holdfast.open("memory://") as store:
+        assert len([name for name in dir(store) if name[0] != "_"]) <= 32
 
 
 def test_a_failing_block_saves_nothing(url: str) -> None:
@@ -150,7 +167,7 @@ def test_a_cancelled_put_is_whole_or_not_there(tmp_path: Path, wait: float) -> N
                 state = {"n": n, "items": [f"item {m}" for m in range(n)], "big": "x" * 100_000}
                 async with store.transaction() as together:
                     together.put("counter", {"n": n})
-                putting = asyncio.create_task(store.put("t", state, id=f"~{n:03}", name=f"name {n}", tags=["all"]))
+                putting = asyncio.create_task(store.put("t", state, id=f"~{n:03}", tag=f"name {n}", labels=["all"]))
                 await asyncio.sleep(wait * chance(n))
                 putting.cancel()
                 await asyncio.gather(putting, return_exceptions=True)
@@ -163,8 +180,8 @@ def test_a_cancelled_put_is_whole_or_not_there(tmp_path: Path, wait: float) -> N
             for each in log:
                 assert (await store.get("t", each.id)).state == known[each.id]
             saved = {id for id in ids if id.startswith("~") and not id.endswith("after")}
-            assert {f"~{name[5:]:0>3}" for name in await store.names("t")} == saved
-            assert set((await store.tags("t")).get("all", [])) == saved
+            assert {f"~{name[5:]:0>3}" for name in await store.thread("t").tags()} == saved
+            assert set((await store.thread("t").labels()).get("all", [])) == saved
 
     run(go())
 

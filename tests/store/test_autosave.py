@@ -166,9 +166,9 @@ def test_a_policy_of_ones_own(store: Store) -> None:
 
 def test_by_hand(store: Store) -> None:
     autosave = AutoCheckpointer(store, "t", lambda: {"n": 1}, OnEvent("never"))
-    saved = autosave.save(name="good", tags=["x"], metadata={"m": 1})
-    assert store.get("t", name="good").id == saved.id
-    assert (store.tags("t"), saved.metadata) == ({"x": [saved.id]}, {"m": 1})
+    saved = autosave.save(tag="good", labels=["x"], metadata={"m": 1})
+    assert store.get("t", at="good").id == saved.id
+    assert (store.thread("t").labels(), saved.metadata) == ({"x": [saved.id]}, {"m": 1})
 
 
 @pytest.mark.parametrize("make", [lambda: EveryStep(0), lambda: Interval(-1)], ids=["steps", "seconds"])
@@ -196,7 +196,7 @@ def test_under_asyncio(url: str) -> None:
                 assert await autosave.step() is None
                 assert await autosave.step() is not None
                 assert await autosave.event("now") is not None
-                assert (await autosave.save(name="x")).step == 2
+                assert (await autosave.save(tag="x")).step == 2
                 state["n"] = 1
                 await autosave.step()
             assert (await store.get("t")).state == {"n": 1}
@@ -241,24 +241,24 @@ def test_an_agent_of_plain_python(store: Store) -> None:
     found = agent.happened("found")
     assert found is not None
     assert found.metadata == {"event": "found"}
-    assert agent.checkpoint(name="end", tags=["x"], metadata={"m": 2}).metadata == {"m": 2}
+    assert agent.checkpoint(tag="end", labels=["x"], metadata={"m": 2}).metadata == {"m": 2}
     assert states(store) == [{"notes": ["one"]}, {"notes": ["one", "two"]}, {"notes": ["one", "two"]}]
 
 
 def test_an_agent_takes_a_state_on(store: Store) -> None:
     agent = Researcher().attach(store, "t")
     agent.notes.append("one")
-    first = agent.checkpoint(name="first")
+    first = agent.checkpoint(tag="first")
     agent.notes.append("two")
     agent.extra = 1  # type: ignore[attr-defined]
     agent.checkpoint()
     again = Researcher().attach(store, "t")
     again.restore()
     assert (again.notes, again.extra) == (["one", "two"], 1)  # type: ignore[attr-defined]
-    assert again.restore(name="first").id == first.id
+    assert again.restore("first").id == first.id
     assert (again.notes, hasattr(again, "extra")) == (["one"], False)
     assert again.restore(first.id).id == first.id
-    assert again.restore(time=first.time).id == first.id
+    assert again.restore(first.time).id == first.id
     again.notes.append("other")
     again.step_done()
     assert store.get("t").state == {"notes": ["one", "other"]}
@@ -308,9 +308,9 @@ def test_an_async_agent(url: str) -> None:
             assert await agent.step_done() is not None
             assert await agent.step_done() is None
             assert await agent.happened("x") is None
-            await agent.checkpoint(name="end")
+            await agent.checkpoint(tag="end")
             other = Agent().attach(store, "t")
-            await other.restore(name="end")
+            await other.restore("end")
             assert other.n == 1
 
     asyncio.run(go())

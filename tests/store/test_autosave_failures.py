@@ -81,9 +81,9 @@ def test_transactions_are_entered_as_the_store_is_used() -> None:
 
 def test_names_go_and_checkpoints_stay() -> None:
     with holdfast.open("memory://") as store:
-        saved = store.put("t", {"n": 1}, name="good")
-        store.unname("t", "good")
-        assert store.names("t") == {}
+        saved = store.put("t", {"n": 1}, tag="good")
+        store.thread("t").untag("good")
+        assert store.thread("t").tags() == {}
         assert store.get("t", saved.id).state == {"n": 1}
         assert holdfast.Checkpointer(store).put_writes("none", "1", [], task_id="x") is None
         assert [thread.thread for thread in store.threads()] == ["t"]

@@ -77,7 +77,7 @@ def test_two_on_one_parent_make_a_branch(saver: Checkpointer, store: Store) -> N
     ids = [saver.put("t", {"n": n}, parent_id=first) for n in range(3)]
     found = [saver.get_tuple("t", id) for id in ids]
     assert [each.state["n"] for each in found if each is not None] == [0, 1, 2]
-    assert store.thread("t").branches == 3
+    assert store.thread("t").info().branches == 3
 
 
 def test_list(saver: Checkpointer) -> None:
@@ -92,12 +92,12 @@ def test_list(saver: Checkpointer) -> None:
 def test_writes_may_come_before_their_checkpoint(saver: Checkpointer, store: Store) -> None:
     saver.put_writes("t", "later", [("a", {1, 2})], task_id="x")
     assert saver.get_tuple("t") is None
-    assert (store.thread("t").steps, store.thread("t").latest) == (0, None)
+    assert (store.thread("t").info().steps, store.thread("t").info().latest) == (0, None)
     saver.put("t", {"n": 1}, id="later")
     found = saver.get_tuple("t")
     assert found is not None
     assert found.pending_writes == [("x", "a", {1, 2})]
-    assert store.thread("t").steps == 1
+    assert store.thread("t").info().steps == 1
 
 
 def test_writes_are_ordered_by_path_task_and_place(saver: Checkpointer) -> None:

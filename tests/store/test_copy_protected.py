@@ -21,21 +21,21 @@ def stores() -> tuple[Store, Store, list[str]]:
 
 def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str]]) -> None:
     source, target, ids = stores
-    target.hold("t", reason="audit")
-    target.pin("t", ids[0], reason="evidence")
+    target.thread("t").hold(reason="audit")
+    target.thread("t").pin(ids[0], reason="evidence")
     source.put("t", {"n": 4})
-    source.hold("t", reason="of the source")
-    source.pin("t", ids[1], reason="of the source")
+    source.thread("t").hold(reason="of the source")
+    source.thread("t").pin(ids[1], reason="of the source")
     for _ in range(2):
         assert not source.copy_to(target).changing
-        assert {each.reason for each in target.holds("t")} == {"audit", "of the source"}
-        assert {(each.id, each.reason) for each in target.pins("t")} == {
+        assert {each.reason for each in target.thread("t").holds()} == {"audit", "of the source"}
+        assert {(each.id, each.reason) for each in target.thread("t").pins()} == {
             (ids[0], "evidence"),
             (ids[1], "of the source"),
         }
     assert target.get("t").state == {"n": 4}
-    assert not source.verify().findings
-    assert not target.verify().findings
+    assert not source.maintenance.verify().findings
+    assert not target.maintenance.verify().findings
     with pytest.raises(DeniedError):
         target.delete("t")
 
@@ -44,29 +44,29 @@ def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str
 def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Store, Store, list[str]]) -> None:
     source, target, ids = stores
     if how == "hold":
-        target.hold("t", reason="audit")
+        target.thread("t").hold(reason="audit")
     else:
-        target.pin("t", ids[0], reason="evidence")
-    source.prune(keep_last=2)
+        target.thread("t").pin(ids[0], reason="evidence")
+    source.maintenance.prune(keep_last=2)
     with pytest.raises(DeniedError, match=f"a {how} keeps there"):
         source.copy_to(target)
     assert target.get("t", ids[0]).state == {"n": 0}
-    assert not target.verify().findings
+    assert not target.maintenance.verify().findings
     if how == "hold":
-        target.release("t")
+        target.thread("t").release()
     else:
-        target.unpin("t", ids[0])
+        target.thread("t").unpin(ids[0])
     source.copy_to(target)
     assert len(target.log("t")) == 2
-    assert not target.verify().findings
+    assert not target.maintenance.verify().findings
 
 
 def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, Store, list[str]]) -> None:
     source, target, ids = stores
-    target.pin("t", ids[3])
-    source.prune(keep_last=2)
+    target.thread("t").pin(ids[3])
+    source.maintenance.prune(keep_last=2)
     source.copy_to(target)
     assert [each.id for each in target.log("t")] == [ids[3], ids[2]]
-    assert [each.id for each in target.pins("t")] == [ids[3]]
+    assert [each.id for each in target.thread("t").pins()] == [ids[3]]
     with pytest.raises(holdfast.NotFoundError):
         target.get("t", ids[0])

@@ -60,9 +60,9 @@ def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
         thread = f"thread {number}"
         for n in range(steps):
             state = {"messages": [f"{thread} {m}" for m in range(n)], "n": n, "large": LARGE if n > 4 else b""}
-            store.put(thread, state, metadata={"n": n}, tags=["odd"] if n % 2 else [])
-        store.fork(thread, branch="side", step=3)
-        store.put(thread, {"side": number}, branch="side", name="aside")
+            store.put(thread, state, metadata={"n": n}, labels=["odd"] if n % 2 else [])
+        store.thread(thread).fork("side", at=3)
+        store.put(thread, {"side": number}, branch="side", tag="aside")
         first = store.log(thread)[-1].id
         store.put(thread, {"again": number}, parent=first)
         Checkpointer(store).put_writes(thread, store.get(thread).id, [("channel", number)], task_id="task")
@@ -71,8 +71,8 @@ def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
 
 def mark(store: Store, thread: str, text: str) -> None:
     """A pending write that takes the place of the one before it."""
-    write = PendingWriteRow("", "task", -1, "__error__", store.engine.ground.codec.pack(text))
-    run(store.engine.writes.put(Line("", thread), store.get(thread).id, [write]))
+    write = PendingWriteRow("", "task", -1, "__error__", store._engine.ground.codec.pack(text))
+    run(store._engine.writes.put(Line("", thread), store.get(thread).id, [write]))
 
 
 def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
@@ -87,7 +87,7 @@ def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
 
 
 def backend_of(store: Store) -> Backend:
-    return store.engine.ground.backend
+    return store._engine.ground.backend
 
 
 def check_same(source: Store, target: Store) -> None:
@@ -140,11 +140,11 @@ def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
 
 def test_tenants_stay_apart() -> None:
     on = MemoryBackend()
-    stores = {tenant: Store(store_on(on).engine, tenant) for tenant in ("", "a", "b")}
+    stores = {tenant: Store(store_on(on)._engine, tenant) for tenant in ("", "a", "b")}
     for tenant, store in stores.items():
         store.put("t", {"of": tenant})
     target = store_on(MemoryBackend())
-    report = stores["a"].copy_to(Store(target.engine, "a"))
+    report = stores["a"].copy_to(Store(target._engine, "a"))
     assert report.threads == 1
     assert log_of(backend_of(target)) == log_of(on, "a")
     with pytest.raises(InvalidError, match="opened for tenant ''"):
@@ -159,7 +159,7 @@ def test_tenants_stay_apart() -> None:
 def test_leases_and_journals_stay_where_they_are() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     source.put("t", {"n": 1})
-    run(Lease(source.engine.ground, Line("", "t"), "rewrite").take())
+    run(Lease(source._engine.ground, Line("", "t"), "rewrite").take())
     run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
     assert source.copy_to(target).changing == ()
     check_same(source, target)
@@ -239,14 +239,14 @@ def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
     again = source.copy_to(target)
     assert (again.threads, again.skipped, again.rows) == (3, 3, 0)
     source.put("thread 1", {"more": 1})
-    source.tag("thread 2", "later")
+    source.thread("thread 2").label("later")
     mark(source, "thread 0", "again")
     third = source.copy_to(target)
     assert third.skipped == 0
     assert third.rows <= 6
     check_same(source, target)
-    source.untag("thread 2", "later")
-    source.compact("thread 0")
+    source.thread("thread 2").unlabel("later")
+    source.maintenance.compact("thread 0")
     source.copy_to(target)
     check_same(source, target)
 
@@ -279,9 +279,9 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
         fill(source, 1, 10)
         source.copy_to(showing(on))
         if how == "compact":
-            source.compact("thread 0")
+            source.maintenance.compact("thread 0")
         elif how == "fork":
-            source.fork("thread 0", branch="other", step=3)
+            source.thread("thread 0").fork("other", at="main#3")
         for n in range(8):
             source.put("thread 0", {"n": n})
         return source
@@ -349,7 +349,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
                     written.set()
                     writer.put(f"thread {n % 5}", {"n": n, "messages": [str(m) for m in range(n % 50)]})
                     if n % 20 == 19:
-                        writer.compact(f"thread {n % 5}")
+                        writer.maintenance.compact(f"thread {n % 5}")
                     if n % 31 == 30:
                         writer.delete("thread 4")
                     time.sleep(0.002)
@@ -364,7 +364,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             first = source.copy_to(target)
             assert set(first.changing) <= {f"thread {n}" for n in range(5)}
             for each in target.threads():
-                assert run(verify(target.engine.ground, Line("", each.thread))).findings == []
+                assert run(verify(target._engine.ground, Line("", each.thread))).findings == []
         finally:
             stop.set()
             thread.join()
@@ -387,7 +387,7 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
                     return
                 source.put(f"thread {n % 4}", {"n": n})
                 if n % 20 == 19:
-                    source.compact(f"thread {n % 4}")
+                    source.maintenance.compact(f"thread {n % 4}")
                 time.sleep(0.003)
 
         def copy() -> None:
@@ -436,7 +436,7 @@ def test_threads_that_keep_changing_are_named() -> None:
     with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
         report = source.copy_to(target)
     assert report.changing == ("busy",)
-    assert run(verify(target.engine.ground, Line("", "busy"))).findings == []
+    assert run(verify(target._engine.ground, Line("", "busy"))).findings == []
     assert source.copy_to(target).changing == ()
     check_same(source, target)
 
@@ -516,9 +516,9 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
     for thread in ("a", "t"):
         source.put(thread, {"n": 1})
     written = PendingWriteRow(
-        "", "task", 0, "channel", source.engine.ground.codec.pack(random.Random(5).randbytes(1 << 21))
+        "", "task", 0, "channel", source._engine.ground.codec.pack(random.Random(5).randbytes(1 << 21))
     )
-    run(source.engine.writes.put(Line("", "t"), source.get("t").id, [written]))
+    run(source._engine.writes.put(Line("", "t"), source.get("t").id, [written]))
     with pytest.raises(UnsupportedError, match="thread 't', writes"):
         source.copy_to(store_on(narrow))
     assert {row.key[1] for rows in log_of(narrow.inner).values() for row in rows} == {"a"}

@@ -55,7 +55,7 @@ def test_a_log_in_pages_is_the_whole_log(store: Store) -> None:
 
 def test_a_thread_nobody_wrote_to_has_an_empty_log(store: Store) -> None:
     assert store.log("nobody") == []
-    assert (store.names("nobody"), store.tags("nobody")) == ({}, {})
+    assert (store.thread("nobody").tags(), store.thread("nobody").labels()) == ({}, {})
 
 
 def test_threads_by_name(store: Store) -> None:
@@ -76,9 +76,9 @@ def test_threads_by_name(store: Store) -> None:
 def test_a_thread_at_a_glance(store: Store) -> None:
     first = store.put("t", {"n": 0})
     latest = store.put("t", {"n": 1})
-    store.fork("t", first.id, branch="b")
+    store.thread("t").fork("b", at=first.id)
     other = store.put("t", {"n": 2}, branch="b")
-    thread = store.thread("t")
+    thread = store.thread("t").info()
     assert (thread.thread, thread.steps, thread.branches) == ("t", 3, 2)
     assert thread.latest == max(latest.id, other.id)
     assert thread.created <= first.time <= thread.updated == max(latest.time, other.time)
@@ -110,18 +110,18 @@ def test_stats_count_beyond_a_page(store: Store) -> None:
 
 def test_by_step(store: Store) -> None:
     made = [store.put("t", {"n": n}) for n in range(5)]
-    assert [store.get("t", step=n).state["n"] for n in range(5)] == list(range(5))
-    store.fork("t", made[2].id, branch="b")
+    assert [store.get("t", at=n).state["n"] for n in range(5)] == list(range(5))
+    store.thread("t").fork("b", at=made[2].id)
     store.put("t", {"n": "b0"}, branch="b")
     store.put("t", {"n": "b1"}, branch="b")
-    assert [store.get("t", branch="b", step=n).state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
-    assert store.get("t", branch="main", step=3).id == made[3].id
-    with pytest.raises(NotFoundError, match=r"no checkpoint with number 2 on branch 1 \(at thread 't'\).*log\(\)"):
-        store.get("t", branch="b", step=5)
-    with pytest.raises(NotFoundError, match="number 5"):
-        store.get("t", step=5)
-    with pytest.raises(InvalidError, match="from 0 up, not -1"):
-        store.get("t", step=-1)
+    assert [store.get("t", at=f"b#{n}").state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
+    assert store.get("t", at="main#3").id == made[3].id
+    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, and no step 5 .*thread 't'"):
+        store.get("t", at="b#5")
+    with pytest.raises(NotFoundError, match="no step 5"):
+        store.get("t", at=5)
+    with pytest.raises(InvalidError, match="0 or more, not -1"):
+        store.get("t", at=-1)
 
 
 def test_by_time(clocked: tuple[Store, Clock]) -> None:
@@ -131,15 +131,15 @@ def test_by_time(clocked: tuple[Store, Clock]) -> None:
         made.append(store.put("t", {"n": n}))
         clock.now += 60 * 10**9
     for n, each in enumerate(made):
-        assert store.get("t", time=each.time).state == {"n": n}
-        assert store.get("t", time=each.time + timedelta(seconds=30)).state == {"n": n}
+        assert store.get("t", at=each.time).state == {"n": n}
+        assert store.get("t", at=each.time + timedelta(seconds=30)).state == {"n": n}
     zone = timezone(timedelta(hours=5))
-    assert store.get("t", time=made[4].time.astimezone(zone)).state == {"n": 4}
-    assert store.get("t", time=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
-    assert store.get("t", time=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
+    assert store.get("t", at=made[4].time.astimezone(zone)).state == {"n": 4}
+    assert store.get("t", at=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
+    assert store.get("t", at=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
     with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
-        store.get("t", time=made[0].time - timedelta(seconds=1))
-    assert store.restore("t", time=made[3].time).metadata == {"restored": made[3].id}
+        store.get("t", at=made[0].time - timedelta(seconds=1))
+    assert store.thread("t").restore(at=made[3].time).metadata == {"restored": made[3].id}
 
 
 def test_by_time_over_branches(clocked: tuple[Store, Clock]) -> None:
@@ -148,12 +148,12 @@ def test_by_time_over_branches(clocked: tuple[Store, Clock]) -> None:
     clock.now += 10**9
     second = store.put("t", {"n": 1})
     clock.now += 10**9
-    store.fork("t", first.id, branch="b")
+    store.thread("t").fork("b", at=first.id)
     third = store.put("t", {"n": "b"}, branch="b")
     clock.now += 10**9
     store.put("t", {"n": 2}, branch="main")
-    assert store.get("t", time=second.time).id == second.id
-    assert store.get("t", time=third.time).state == {"n": "b"}
+    assert store.get("t", at=second.time).id == second.id
+    assert store.get("t", at=third.time).state == {"n": "b"}
 
 
 def test_time_never_goes_back_along_a_line(clocked: tuple[Store, Clock]) -> None:
@@ -171,7 +171,7 @@ def test_time_never_goes_back_along_a_line(clocked: tuple[Store, Clock]) -> None
 
 def test_restore_appends(store: Store) -> None:
     made = [store.put("t", {"n": n, "big": "x" * 100_000 * n}) for n in range(4)]
-    restored = store.restore("t", made[1].id)
+    restored = store.thread("t").restore(at=made[1].id)
     assert (restored.parent, restored.step, restored.kind) == (made[3].id, 4, "restore")
     assert restored.metadata == {"restored": made[1].id}
     assert store.get("t").state == {"n": 1, "big": "x" * 100_000}
@@ -180,12 +180,12 @@ def test_restore_appends(store: Store) -> None:
 
 
 def test_restore_by_name_and_by_step(store: Store) -> None:
-    store.put("t", {"n": 0}, name="good")
+    store.put("t", {"n": 0}, tag="good")
     store.put("t", {"n": 1})
     store.put("t", {"n": 2})
-    store.restore("t", name="good")
+    store.thread("t").restore(at="good")
     assert store.get("t").state == {"n": 0}
-    store.restore("t", step=1)
+    store.thread("t").restore(at=1)
     assert store.get("t").state == {"n": 1}
 
 
@@ -193,21 +193,21 @@ def test_restore_by_name_and_by_step(store: Store) -> None:
 
 
 def test_delete_takes_everything_along(store: Store) -> None:
-    first = store.put("t", {"big": "x" * 200_000}, name="n", tags=["g"])
-    store.fork("t", branch="b")
+    first = store.put("t", {"big": "x" * 200_000}, tag="n", labels=["g"])
+    store.thread("t").fork("b")
     store.put("other", {"n": 1})
     assert store.delete("t") is True
     assert store.delete("t") is False
     assert [each.thread for each in store.threads()] == ["other"]
-    assert (store.log("t"), store.names("t"), store.tags("t")) == ([], {}, {})
-    for look in (lambda: store.get("t"), lambda: store.get("t", first.id), lambda: store.thread("t")):
+    assert (store.log("t"), store.thread("t").tags(), store.thread("t").labels()) == ([], {}, {})
+    for look in (lambda: store.get("t"), lambda: store.get("t", first.id), lambda: store.thread("t").info()):
         with pytest.raises(NotFoundError, match=r"no such thread.*thread 't'.*See threads\(\)"):
             look()
-    again = store.put("t", {"n": 1}, name="n")
+    again = store.put("t", {"n": 1}, tag="n")
     assert (again.step, again.parent) == (0, None)
     assert store.get("t").state == {"n": 1}
     with pytest.raises(NotFoundError):
-        store.get("t", branch="b")
+        store.get("t", at="b")
 
 
 def test_compact_changes_no_state_and_no_hash(store: Store) -> None:
@@ -216,12 +216,12 @@ def test_compact_changes_no_state_and_no_hash(store: Store) -> None:
     for n in range(100):
         items = [*items[n % 3 :], f"item {n} {'x' * 100}"]
         made.append(store.put("t", {"items": items, "n": n}))
-    store.fork("t", made[40].id, branch="b")
-    store.put("t", {"n": "b"}, branch="b", name="on b")
+    store.thread("t").fork("b", at=made[40].id)
+    store.put("t", {"n": "b"}, branch="b", tag="on b")
     log = store.log("t")
     states = {each.id: store.get("t", each.id).state for each in log}
-    store.compact("t")
+    store.maintenance.compact("t")
     assert store.log("t") == log
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     assert {each.id: store.get("t", each.id).state for each in log} == states
-    assert store.put("t", {"n": "after"}, branch="b").parent == store.get("t", name="on b").id
+    assert store.put("t", {"n": "after"}, branch="b").parent == store.get("t", at="on b").id

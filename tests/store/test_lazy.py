@@ -165,10 +165,10 @@ def test_a_lazy_state_stays_as_it_was(store: Store) -> None:
     for n in range(40):
         store.put("t", {"items": [f"item {m}" for m in range(n * 50)], "n": n})
     state = store.get("t", lazy=True).state
-    old = store.get("t", step=20, lazy=True).state
+    old = store.get("t", at=20, lazy=True).state
     store.put("t", {"n": "later"})
-    store.compact("t")
-    store.engine.ground.cache.clear()
+    store.maintenance.compact("t")
+    store._engine.ground.cache.clear()
     assert state["n"] == 39
     assert state.slice("items", start=-1) == ["item 1949"]
     assert old.length("items") == 1000
@@ -177,10 +177,10 @@ def test_a_lazy_state_stays_as_it_was(store: Store) -> None:
 def test_lazy_on_branches(store: Store) -> None:
     store.put("t", {"n": 0})
     store.put("t", {"n": 1})
-    store.fork("t", step=0, branch="b")
+    store.thread("t").fork("b", at=0)
     store.put("t", {"n": "b"}, branch="b")
-    assert store.get("t", branch="b", lazy=True).state["n"] == "b"
-    assert store.get("t", step=0, lazy=True).state["n"] == 0
+    assert store.get("t", at="b", lazy=True).state["n"] == "b"
+    assert store.get("t", at=0, lazy=True).state["n"] == 0
 
 
 def test_lazy_under_asyncio(url: str) -> None:

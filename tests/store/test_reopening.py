@@ -17,20 +17,24 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     with holdfast.open(url, tenant="acme") as store:
         for n in range(40):
             store.put("t", {"items": [f"item {m}" for m in range(n)], "big": "x" * 100_000, "n": n}, id=f"{n:03}")
-        store.fork("t", "010", branch="b")
-        store.update("t", {"n": "b"}, branch="b", id="100", name="on b", tags=["x", "y"], metadata={"m": (1, 2)})
-        store.fork("t", "020", branch="empty")
+        store.thread("t").fork("b", at="010")
+        store.update("t", {"n": "b"}, branch="b", id="100", tag="on b", labels=["x", "y"], metadata={"m": (1, 2)})
+        store.thread("t").fork("empty", at="020")
         store.put("t", {"n": "revised"}, id="100")
         Checkpointer(store).put_writes("t", "100", [("c", {1})], task_id="task")
-        log, thread = store.log("t"), store.thread("t")
-        names, tags, branches = store.names("t"), store.tags("t"), store.branches("t")
+        log, thread = store.log("t"), store.thread("t").info()
+        names, tags, branches = store.thread("t").tags(), store.thread("t").labels(), store.thread("t").branches()
         states = {each.id: store.get("t", each.id).state for each in log}
     with holdfast.open(url, tenant="acme") as store:
-        assert (store.log("t"), store.thread("t")) == (log, thread)
-        assert (store.names("t"), store.tags("t"), store.branches("t")) == (names, tags, branches)
+        assert (store.log("t"), store.thread("t").info()) == (log, thread)
+        assert (store.thread("t").tags(), store.thread("t").labels(), store.thread("t").branches()) == (
+            names,
+            tags,
+            branches,
+        )
         assert {each.id: store.get("t", each.id).state for each in log} == states
-        assert store.get("t", branch="empty").id == "020"
-        assert store.get("t", name="on b").state == {"n": "revised"}
+        assert store.get("t", at="empty").id == "020"
+        assert store.get("t", at="on b").state == {"n": "revised"}
         found = Checkpointer(store).get_tuple("t")
         assert found is not None
         assert found.pending_writes == [("task", "c", {1})]
@@ -65,7 +69,7 @@ def test_the_views_show_threads_and_log(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db", tenant="acme") as store:
         first = store.put("t", {"n": 1}, metadata={"by": "me", "at": (1, 2)})
         store.update("t", {"n": 2})
-        store.fork("t", branch="b")
+        store.thread("t").fork("b")
     connection = sqlite3.connect(tmp_path / "store.db")
     try:
         threads = connection.execute("SELECT tenant, thread, steps, branches, created, last FROM threads").fetchall()
@@ -83,7 +87,7 @@ def test_a_small_cache_changes_nothing_but_time(tmp_path: Path) -> None:
     with holdfast.open(url, cache_bytes=0) as store:
         for n in range(40):
             store.put("t", {"n": n, "items": list(range(n * 3))})
-        assert store.get("t", step=20).state == {"n": 20, "items": list(range(60))}
+        assert store.get("t", at=20).state == {"n": 20, "items": list(range(60))}
         assert store.stats().cache_bytes == 0
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
+import holdfast
 from holdfast import Store
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConfigError, ConflictError, InvalidError
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 
@@ -92,9 +94,9 @@ def test_what_is_equal_in_python_but_not_the_same_is_a_change(store: Store) -> N
 def test_only_what_changed_is_stored(store: Store) -> None:
     messages = [f"message number {n}, of some length: {'x' * 200}" for n in range(2000)]
     store.put("t", {"messages": messages})
-    before = store.thread("t").bytes
+    before = store.thread("t").info().bytes
     store.put("t", {"messages": [*messages, "one more"]})
-    assert 0 < store.thread("t").bytes - before < 1000
+    assert 0 < store.thread("t").info().bytes - before < 1000
 
 
 def test_empty_states_are_fine_and_empty_names_are_not(store: Store) -> None:
@@ -108,7 +110,7 @@ def test_large_values_come_back(store: Store) -> None:
     store.put("t", large)
     store.put("t", {**large, "small": 2})
     assert store.get("t").state == {**large, "small": 2}
-    assert store.get("t", step=0).state == large
+    assert store.get("t", at=0).state == large
 
 
 # if_changed -------------------------------------------------------------------------------------------------------
@@ -124,8 +126,8 @@ def test_if_changed_saves_no_second_time(store: Store) -> None:
 
 def test_if_changed_still_gives_the_name(store: Store) -> None:
     first = store.put("t", {"a": 1})
-    store.put("t", {"a": 1}, if_changed=True, name="good", tags=["x"])
-    assert (store.names("t"), store.tags("t")) == ({"good": first.id}, {"x": [first.id]})
+    store.put("t", {"a": 1}, if_changed=True, tag="good", labels=["x"])
+    assert (store.thread("t").tags(), store.thread("t").labels()) == ({"good": first.id}, {"x": [first.id]})
 
 
 # Ids of one's own -------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def test_the_same_content_under_the_same_id_is_no_new_checkpoint(store: Store) -
     first = store.put("t", {"a": 1}, id="one", metadata={"m": 1})
     again = store.put("t", {"a": 1}, id="one", metadata={"m": 1})
     assert (again.hash, again.step) == (first.hash, first.step)
-    assert len(store.log("t")) == store.thread("t").steps == 1
+    assert len(store.log("t")) == store.thread("t").info().steps == 1
 
 
 @pytest.mark.parametrize("more", [{"state": {"a": 2}}, {"metadata": {"m": 2}}, {"kind": "other"}], ids=lambda m: min(m))
@@ -171,18 +173,18 @@ def test_the_latest_is_the_greatest_id(store: Store) -> None:
 def test_branches_at_a_revised_checkpoint_go_along(store: Store) -> None:
     store.put("t", {"a": 1}, id="1")
     store.put("t", {"a": 2}, id="2")
-    store.fork("t", "1", branch="used")
-    store.fork("t", "1", branch="empty")
+    store.thread("t").fork("used", at="1")
+    store.thread("t").fork("empty", at="1")
     store.put("t", {"a": 3}, id="3", branch="used")
     store.put("t", {"a": 4}, id="4", branch="used")
     store.put("t", {"a": "again"}, id="1")
     assert [each.id for each in store.log("t")] == ["4", "3", "2", "1"]
     assert [store.get("t", id).state["a"] for id in "1234"] == ["again", 2, 3, 4]
     assert [store.get("t", id).parent for id in "234"] == ["1", "1", "3"]
-    assert store.get("t", branch="used").id == "4"
-    assert store.get("t", branch="empty").state == {"a": "again"}
+    assert store.get("t", at="used").id == "4"
+    assert store.get("t", at="empty").state == {"a": "again"}
     assert store.put("t", {"a": 5}, branch="empty").parent == "1"
-    assert sorted(each.name for each in store.branches("t") if each.name) == ["empty", "main", "used"]
+    assert sorted(each.name for each in store.thread("t").branches() if each.name) == ["empty", "main", "used"]
 
 
 def test_an_id_taken_with_another_parent_is_refused(store: Store) -> None:
@@ -205,20 +207,20 @@ def test_two_writers_of_one_new_id_make_one_checkpoint_of_it() -> None:
 
 
 def test_the_same_content_again_with_a_taken_name_is_refused(store: Store) -> None:
-    store.put("t", {"a": 1}, id="1", name="good")
+    store.put("t", {"a": 1}, id="1", tag="good")
     store.put("t", {"a": 2}, id="2")
     with pytest.raises(ConflictError):
-        store.put("t", {"a": 2}, id="2", name="good")
+        store.put("t", {"a": 2}, id="2", tag="good")
 
 
 def test_a_revision_with_a_taken_name_is_refused() -> None:
     backend = InterferingBackend()
     store = over(backend)
-    store.put("t", {"a": 1}, id="1", name="good")
+    store.put("t", {"a": 1}, id="1", tag="good")
     store.put("t", {"a": 2}, id="2")
     backend.most_batches = 50
     with pytest.raises(ConflictError):
-        store.put("t", {"a": 3}, id="2", name="good")
+        store.put("t", {"a": 3}, id="2", tag="good")
 
 
 # update -----------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def test_update_changes_just_these_places(store: Store) -> None:
         "messages": [1, 2, 3],
         "new": {"deep": {5: (1,)}},
     }
-    assert store.get("t", step=0).state["plan"]["done"] == {"x": 1, "y": 2}
+    assert store.get("t", at=0).state["plan"]["done"] == {"x": 1, "y": 2}
 
 
 def test_updates_add_up_across_folds_and_without_memory() -> None:
@@ -258,10 +260,10 @@ def test_updates_add_up_across_folds_and_without_memory() -> None:
 def test_a_long_value_that_changed_a_little_is_stored_as_a_little(store: Store) -> None:
     lines = [f"line {n} of a long note" for n in range(5000)]
     store.put("t", {"note": "\n".join(lines[:2000]), "list": lines})
-    before = store.thread("t").bytes
+    before = store.thread("t").info().bytes
     lines[1500] = "another line"
     store.update("t", {"note": "\n".join(lines[:2000]), ("list",): lines})
-    assert store.thread("t").bytes - before < 1000
+    assert store.thread("t").info().bytes - before < 1000
     assert store.get("t").state == {"note": "\n".join(lines[:2000]), "list": lines}
 
 
@@ -272,25 +274,40 @@ def test_update_starts_a_thread(store: Store) -> None:
 
 def test_an_update_of_nothing_is_a_checkpoint(store: Store) -> None:
     store.put("t", {"a": 1})
-    assert store.update("t", {}, name="here").step == 1
-    assert store.get("t", name="here").state == {"a": 1}
+    assert store.update("t", {}, tag="here").step == 1
+    assert store.get("t", at="here").state == {"a": 1}
 
 
 def test_the_cost_of_an_update_does_not_grow_with_the_state(store: Store) -> None:
     store.put("t", {"d": {f"k{n}": f"value {n} {'x' * 50}" for n in range(20_000)}})
-    before = store.thread("t").bytes
+    before = store.thread("t").info().bytes
     for n in range(5):
         store.update("t", {("d", "k77"): n})
-    assert store.thread("t").bytes - before < 2500
+    assert store.thread("t").info().bytes - before < 2500
     assert store.get("t").state["d"]["k77"] == 4
 
 
 def test_update_and_restore_take_a_branch_or_a_parent(store: Store) -> None:
     first = store.put("t", {"a": 1})
     store.put("t", {"a": 2})
-    store.fork("t", first.id, branch="other")
+    store.thread("t").fork("other", at=first.id)
     on_branch = store.update("t", {"b": 1}, branch="other")
     on_parent = store.update("t", {"c": 1}, parent=first.id)
     assert store.get("t", on_branch.id).state == {"a": 1, "b": 1}
     assert store.get("t", on_parent.id).state == {"a": 1, "c": 1}
     assert on_branch.parent == on_parent.parent == first.id
+
+
+def test_a_store_is_opened_by_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("agents.db", Path("agents.db"), str(tmp_path / "agents.db"), tmp_path / "agents.db"):
+        with holdfast.open(path) as store:
+            store.put("t", {"n": 1})
+    assert len(holdfast.open("sqlite:///agents.db").log("t")) == 4
+    with holdfast.open("files/") as store:
+        store.put("t", {"n": 1})
+        assert repr(store).startswith("<Store file:")
+    assert (tmp_path / "files").is_dir()
+    for wrong in ("", b"agents.db", 5):
+        with pytest.raises(ConfigError, match="named by a URL or a path"):
+            holdfast.open(wrong)  # type: ignore[arg-type]

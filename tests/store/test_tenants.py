@@ -16,17 +16,17 @@ def sees_nothing(store: Store, secret: Checkpoint) -> None:
     """Whatever is asked of a store, it finds nothing of another tenant's thread."""
     assert store.threads() == []
     assert store.stats().threads == 0
-    assert (store.log("chat"), store.names("chat"), store.tags("chat")) == ([], {}, {})
+    assert (store.log("chat"), store.thread("chat").tags(), store.thread("chat").labels()) == ([], {}, {})
     looks: list[Callable[[], object]] = [
         lambda: store.get("chat"),
         lambda: store.get("chat", secret.id),
-        lambda: store.get("chat", name="good"),
-        lambda: store.get("chat", time=secret.time),
-        lambda: store.thread("chat"),
-        lambda: store.branches("chat"),
+        lambda: store.get("chat", at="good"),
+        lambda: store.get("chat", at=secret.time),
+        lambda: store.thread("chat").info(),
+        lambda: store.thread("chat").branches(),
         lambda: store.put("chat", {}, parent=secret.id),
-        lambda: store.restore("chat", secret.id),
-        lambda: store.compact("chat"),
+        lambda: store.thread("chat").restore(at=secret.id),
+        lambda: store.maintenance.compact("chat"),
     ]
     for look in looks:
         with pytest.raises(NotFoundError):
@@ -41,17 +41,17 @@ def test_tenants_are_apart(tmp_path: Path) -> None:
         holdfast.open(url, tenant="acm") as acm,
         holdfast.open(url) as nobody,
     ):
-        secret = acme.put("chat", {"who": "acme"}, name="good", tags=["x"])
+        secret = acme.put("chat", {"who": "acme"}, tag="good", labels=["x"])
         acme.put("only acme", {"who": "acme"})
-        acme.fork("chat", branch="b")
+        acme.thread("chat").fork("b")
         for other in (acm, nobody):
             sees_nothing(other, secret)
-        theirs = acm.put("chat", {"who": "acm"}, name="good", id=secret.id)
+        theirs = acm.put("chat", {"who": "acm"}, tag="good", id=secret.id)
         assert (theirs.step, theirs.parent) == (0, None)
-        acm.untag("chat", "x")
+        acm.thread("chat").unlabel("x")
         assert acm.delete("chat") is True
-        assert acme.get("chat", name="good").state == {"who": "acme"}
-        assert acme.tags("chat") == {"x": [secret.id]}
+        assert acme.get("chat", at="good").state == {"who": "acme"}
+        assert acme.thread("chat").labels() == {"x": [secret.id]}
         assert [each.thread for each in acme.threads()] == ["chat", "only acme"]
         assert acme.stats().threads == 2
 

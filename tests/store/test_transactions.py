@@ -16,18 +16,18 @@ def test_all_are_saved_when_the_block_ends(store: Store) -> None:
     store.put("worker", {"task": None, "done": 0})
     plan = ["search"]
     with store.transaction() as together:
-        together.put("planner", {"plan": plan}, name="planned", metadata={"m": 1})
-        together.update("worker", {"task": "search"}, remove=["done"], tags=["busy"])
+        together.put("planner", {"plan": plan}, tag="planned", metadata={"m": 1})
+        together.update("worker", {"task": "search"}, remove=["done"], labels=["busy"])
         plan.append("too late")
         assert together.checkpoints == []
         with pytest.raises(NotFoundError):
             store.get("planner")
     planner, worker = together.checkpoints
     assert (planner.thread, worker.thread) == ("planner", "worker")
-    assert store.get("planner", name="planned").state == {"plan": ["search"]}
+    assert store.get("planner", at="planned").state == {"plan": ["search"]}
     assert store.get("planner").metadata == {"m": 1}
     assert store.get("worker").state == {"task": "search"}
-    assert store.tags("worker") == {"busy": [worker.id]}
+    assert store.thread("worker").labels() == {"busy": [worker.id]}
 
 
 def test_one_thread_twice(store: Store) -> None:
@@ -49,9 +49,9 @@ def test_a_new_thread_many_times_across_a_fold(store: Store) -> None:
     with store.transaction() as together:
         for n in range(70):
             together.put("t", {"items": [f"item {m}" for m in range(n)], "big": "x" * 70_000})
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     assert len(store.log("t")) == 70
-    assert store.get("t", step=50).state["items"] == [f"item {m}" for m in range(50)]
+    assert store.get("t", at=50).state["items"] == [f"item {m}" for m in range(50)]
 
 
 def test_a_block_that_fails_saves_nothing(store: Store) -> None:
@@ -71,8 +71,8 @@ def test_an_empty_transaction_saves_nothing(store: Store) -> None:
 
 
 FAILING: dict[str, dict[str, Any]] = {
-    "a taken name": {"name": "taken"},
-    "a taken place": {"parent": "1", "on_conflict": "refuse"},
+    "a taken tag": {"tag": "taken"},
+    "a taken place": {"parent": "1", "on_conflict": "raise"},
     "an id that is there": {"id": "1"},
 }
 
@@ -80,19 +80,19 @@ FAILING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("why", FAILING)
 def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
-    store.put("b", {"n": 1}, id="1", name="taken")
+    store.put("b", {"n": 1}, id="1", tag="taken")
     store.put("b", {"n": 2}, id="2")
     with pytest.raises(ConflictError) as caught, store.transaction() as together:  # noqa: PT012 - the block is what fails
         if last:
-            together.put("a", {"n": 1}, name="x", tags=["y"])
+            together.put("a", {"n": 1}, tag="x", labels=["y"])
         together.put("b", {"n": 3}, **FAILING[why])
         if not last:
-            together.put("c", {"n": 1}, name="x", tags=["y"])
+            together.put("c", {"n": 1}, tag="x", labels=["y"])
     assert "'b'" in str(caught.value)
     assert together.checkpoints == []
     assert [each.thread for each in store.threads()] == ["b"]
     assert [each.id for each in store.log("b")] == ["2", "1"]
-    assert (store.names("a"), store.tags("a"), store.names("c")) == ({}, {}, {})
+    assert (store.thread("a").tags(), store.thread("a").labels(), store.thread("c").tags()) == ({}, {}, {})
 
 
 def test_an_update_that_can_not_be_made_stops_all(store: Store) -> None:

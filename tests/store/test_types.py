@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, TypedDict, assert_type
 
 import pytest
 
@@ -13,7 +13,12 @@ from holdfast import AsyncStore, Checkpoint, Store
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
-from holdfast.store.store import Operations
+from holdfast.store.store import StoreOperations
+from holdfast.store.thread import Thread
+
+
+class Chat(TypedDict):
+    turns: int
 
 
 def test_of_a_store() -> None:
@@ -23,6 +28,10 @@ def test_of_a_store() -> None:
         assert isinstance(assert_type(store.get("t"), Checkpoint), Checkpoint)
         assert assert_type(store.log("t"), list[Checkpoint])
         assert assert_type(store.delete("t"), bool) is True
+        assert assert_type(store.thread("t"), Thread[Any]).name == "t"
+        chat = assert_type(store.thread("chat", Chat), Thread[Chat])
+        assert assert_type(chat.put({"turns": 1}), Checkpoint[Chat]).step == 0
+        assert assert_type(chat.get().state["turns"], int) == 1
         assert assert_type(Checkpointer(store).get_tuple("t"), CheckpointTuple | None) is None
 
 
@@ -45,6 +54,8 @@ if TYPE_CHECKING:
         store.put("t")  # type: ignore[call-arg]
         store.put("t", {}, nonsense=1)  # type: ignore[call-arg]
         store.get(5)  # type: ignore[arg-type]
+        store.thread("chat", Chat).put({"turn": 1})  # type: ignore[typeddict-item]
+        store.fork("t")  # type: ignore[attr-defined]
 
 
 # The drivers themselves -------------------------------------------------------------------------------------------
@@ -100,5 +111,5 @@ def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
 
 def test_operations_of_a_store_can_await_each_other() -> None:
     with holdfast.open("memory://") as store:
-        saved = run(Operations.put(store, "t", {"n": 1}))
+        saved = run(StoreOperations.put(store, "t", {"n": 1}))
         assert store.get("t").id == saved.id

@@ -35,7 +35,7 @@ def reachable(store: Store, thread: str, made: list[Checkpoint], states: dict[st
     assert sorted(each.id for each in log) == sorted(each.id for each in made)
     assert len({(each.branch, each.step) for each in log}) == len(log)
     ids = {each.id for each in log}
-    store.engine.ground.cache.clear()
+    store._engine.ground.cache.clear()
     for each in made:
         found = store.get(thread, each.id)
         assert found.state == states[each.id]
@@ -50,8 +50,8 @@ def test_threads_on_one_parent_make_branches(store: Store) -> None:
     assert sorted(each.branch for each in made) == list(range(8))
     states = {each.id: {"n": n, "items": list(range(100 + n))} for n, each in enumerate(made)}
     reachable(store, "t", [base, *made], {base.id: {"n": "base", "items": list(range(100))}, **states})
-    assert [branch.name for branch in store.branches("t")] == ["main", *[""] * 7]
-    assert {branch.base for branch in store.branches("t")[1:]} == {base.id}
+    assert [branch.name for branch in store.thread("t").branches()] == ["main", *[""] * 7]
+    assert {branch.base for branch in store.thread("t").branches()[1:]} == {base.id}
 
 
 def test_threads_without_a_parent_lose_nothing(store: Store) -> None:
@@ -68,19 +68,19 @@ def test_updates_of_different_places_all_arrive(store: Store) -> None:
     store.put("t", {"d": {}})
     at_once(8, lambda n: [store.update("t", {("d", f"{n}.{m}"): m}) for m in range(5)])
     assert store.get("t").state == {"d": {f"{n}.{m}": m for n in range(8) for m in range(5)}}
-    assert (store.thread("t").steps, store.thread("t").branches) == (41, 1)
+    assert (store.thread("t").info().steps, store.thread("t").info().branches) == (41, 1)
 
 
 def test_threads_on_one_branch_follow_each_other(store: Store) -> None:
     base = store.put("t", {"n": "base"})
     store.put("t", {"n": "main"})
-    store.fork("t", base.id, branch="b")
+    store.thread("t").fork("b", at=base.id)
     made = [
         each for run in at_once(8, lambda n: [store.put("t", {"n": n}, branch="b") for _ in range(4)]) for each in run
     ]
     assert sorted((each.branch, each.step) for each in made) == [(1, step) for step in range(1, 33)]
-    assert store.get("t", branch="main").state == {"n": "main"}
-    assert store.get("t", branch="b").step == 32
+    assert store.get("t", at="main").state == {"n": "main"}
+    assert store.get("t", at="b").step == 32
 
 
 def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
@@ -92,14 +92,16 @@ def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
 
 def test_a_name_has_one_winner(store: Store) -> None:
     ids = [store.put("t", {"n": n}).id for n in range(8)]
-    lost = [each for each in at_once(8, lambda n: store.name("t", "best", ids[n])) if isinstance(each, ConflictError)]
+    lost = [
+        each for each in at_once(8, lambda n: store.thread("t").tag("best", ids[n])) if isinstance(each, ConflictError)
+    ]
     assert len(lost) == 7
-    lost = [each for each in at_once(8, lambda n: store.put("t", {}, name="new")) if isinstance(each, ConflictError)]
+    lost = [each for each in at_once(8, lambda n: store.put("t", {}, tag="new")) if isinstance(each, ConflictError)]
     assert len(lost) == 7
-    lost = [each for each in at_once(8, lambda n: store.fork("t", branch="b")) if isinstance(each, ConflictError)]
+    lost = [each for each in at_once(8, lambda n: store.thread("t").fork("b")) if isinstance(each, ConflictError)]
     assert len(lost) == 7
     assert len(store.log("t")) == 9
-    assert [each.name for each in store.branches("t")] == ["main", "b"]
+    assert [each.name for each in store.thread("t").branches()] == ["main", "b"]
 
 
 def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> None:
@@ -110,7 +112,7 @@ def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> 
         done: list[tuple[Checkpoint, Any]] = []
         for m in range(10):
             if n == 0:
-                store.compact("t")
+                store.maintenance.compact("t")
             elif n < 4:
                 state = {"n": n, "items": [f"item {m}"] * m}
                 done.append((store.put("t", state), state))
@@ -129,14 +131,14 @@ def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> 
 
 def test_refuse_has_one_winner(store: Store) -> None:
     base = store.put("t", {"n": "base"})
-    made = at_once(8, lambda n: store.put("t", {"n": n}, parent=base.id, on_conflict="refuse"))
+    made = at_once(8, lambda n: store.put("t", {"n": n}, parent=base.id, on_conflict="raise"))
     (winner,) = [each for each in made if isinstance(each, Checkpoint)]
     losers = [each for each in made if isinstance(each, ConflictError)]
     assert len(losers) == 7
     assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(losers[0])
     assert [each.id for each in store.log("t")] == [winner.id, base.id]
     assert store.get("t").state == {"n": made.index(winner)}
-    assert store.thread("t").branches == 1
+    assert store.thread("t").info().branches == 1
 
 
 def test_refuse_at_the_start_of_a_thread() -> None:
@@ -145,7 +147,7 @@ def test_refuse_at_the_start_of_a_thread() -> None:
     with backend.interfere(lambda: other.put("t", {"n": "theirs"})):
         mine = store.put("t", {"n": "mine"})
     assert mine.step == 1
-    assert store.get("t", step=0).state == {"n": "theirs"}
+    assert store.get("t", at=0).state == {"n": "theirs"}
 
 
 def test_one_who_was_second_goes_on_top() -> None:
@@ -164,9 +166,9 @@ def test_an_update_without_a_parent_that_is_refused_changes_nothing() -> None:
     store.put("t", {"n": 0})
     theirs = backend.interfere(lambda: other.put("t", {"n": "theirs"}))
     with pytest.raises(ConflictError, match="another checkpoint follows"), theirs:
-        store.update("t", {"n": "mine"}, on_conflict="refuse")
+        store.update("t", {"n": "mine"}, on_conflict="raise")
     assert store.get("t").state == {"n": "theirs"}
-    assert store.update("t", {"n": "mine"}, on_conflict="refuse").step == 2
+    assert store.update("t", {"n": "mine"}, on_conflict="raise").step == 2
 
 
 def test_a_thread_deleted_meanwhile_is_begun_anew() -> None:
@@ -200,7 +202,7 @@ def test_tasks_on_one_parent_make_branches(url: str) -> None:
             for n, each in enumerate(made):
                 assert (await store.get("t", each.id)).state == {"n": n}
             refused = await asyncio.gather(
-                *(store.put("t", {"n": n}, parent=made[0].id, on_conflict="refuse") for n in range(8)),
+                *(store.put("t", {"n": n}, parent=made[0].id, on_conflict="raise") for n in range(8)),
                 return_exceptions=True,
             )
             assert sum(isinstance(each, Checkpoint) for each in refused) == 1

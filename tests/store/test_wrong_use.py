@@ -45,27 +45,35 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "id empty": (lambda s: s.put("t", {}, id=""), InvalidError, "id of a checkpoint is not empty"),
     "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), InvalidError, "id of a checkpoint is not text"),
     "id too long": (lambda s: s.put("t", {}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
-    "name too long": (lambda s: s.put("t", {}, name=LONG), InvalidError, "name of a checkpoint has at most 1024"),
-    "name no string": (lambda s: s.name("t", 5), InvalidError, "name is a string, not int"),  # type: ignore[arg-type]
-    "tag with surrogates": (lambda s: s.put("t", {}, tags=["ok", SURROGATE]), InvalidError, "tag is not text"),
-    "tag no string": (lambda s: s.tag("t", b"x"), InvalidError, "tag is a string, not bytes"),  # type: ignore[arg-type]
-    "branch too long": (lambda s: s.fork("t", branch=LONG), InvalidError, "name of a branch has at most 1024"),
-    "on_conflict": (lambda s: s.put("t", {}, on_conflict="merge"), InvalidError, "'branch' or 'refuse', not 'merge'"),
-    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), InvalidError, "name one of them"),
-    "id and name": (lambda s: s.get("t", "1", name="x"), InvalidError, "named in one way: by id, by revision, by name"),
-    "id and step": (lambda s: s.get("t", "1", step=0), InvalidError, "named in one way"),
-    "name and branch": (lambda s: s.get("t", name="x", branch="main"), InvalidError, "named in one way"),
-    "restore two ways": (lambda s: s.restore("t", "1", step=0), InvalidError, "named in one way"),
-    "fork two ways": (lambda s: s.fork("t", "1", step=0, branch="b"), InvalidError, "named in one way"),
+    "tag too long": (lambda s: s.put("t", {}, tag=LONG), InvalidError, "tag has at most 1024"),
+    "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag is a string, not int"),  # type: ignore[arg-type]
+    "label with surrogates": (lambda s: s.put("t", {}, labels=["ok", SURROGATE]), InvalidError, "label is not text"),
+    "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label is a string, not bytes"),  # type: ignore[arg-type]
+    "branch too long": (lambda s: s.thread("t").fork(LONG), InvalidError, "name of a branch has at most 1024"),
+    "on_conflict": (
+        lambda s: s.put("t", {}, on_conflict="refuse"),  # type: ignore[arg-type]
+        InvalidError,
+        "on_conflict is 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
+    ),
+    "overwrite after a parent": (
+        lambda s: s.put("t", {}, parent="1", on_conflict="overwrite"),
+        InvalidError,
+        "cannot overwrite what others saved",
+    ),
+    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), InvalidError, "give one of them"),
+    "at a negative step": (lambda s: s.get("t", -1), InvalidError, "0 or more, not -1.*'HEAD~1'"),
+    "at true": (lambda s: s.get("t", True), InvalidError, "not by bool"),
+    "at bytes": (lambda s: s.get("t", b"1"), InvalidError, "not by bytes"),  # type: ignore[arg-type]
+    "a schema that is no dict": (lambda s: s.thread("t", int), UnsupportedError, "TypedDict"),
     "unknown id": (
         lambda s: s.get("t", "nope"),
         NotFoundError,
-        r"no checkpoint with id 'nope' \(at thread 't'\). .*log\(\)",
+        r"no checkpoint has the id or the tag 'nope', .*\(at thread 't'\). .*log\(\)",
     ),
     "unknown thread": (lambda s: s.get("nobody"), NotFoundError, r"no such thread.*'nobody'\). See threads\(\)"),
     "unknown parent": (lambda s: s.put("t", {}, parent="nope"), NotFoundError, "no checkpoint with id 'nope'"),
     "parent in a new thread": (lambda s: s.put("new", {}, parent="nope"), NotFoundError, "no such thread.*'new'"),
-    "compact nothing": (lambda s: s.compact("nobody"), NotFoundError, "'nobody'"),
+    "compact nothing": (lambda s: s.maintenance.compact("nobody"), NotFoundError, "'nobody'"),
     "channel no string": (lambda s: s.put("t", {1: 2}), InvalidError, "channel's name is a string, not int"),  # type: ignore[dict-item]
     "value": (
         lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
@@ -120,21 +128,23 @@ def test_wrong_use_is_refused_with_a_reason(store: Store, subtests: pytest.Subte
             assert type(caught.value) is kind
             assert [each.thread for each in store.threads()] == ["t"]
             assert store.log("t") == [first]
-            assert (store.names("t"), store.tags("t"), len(store.branches("t"))) == ({}, {}, 1)
+            assert (store.thread("t").tags(), store.thread("t").labels(), len(store.thread("t").branches())) == (
+                {},
+                {},
+                1,
+            )
     assert store.update("t", {"n": 2}).parent == "1"
 
 
 RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
-    "id no string": (lambda s: s.get("t", 5), InvalidError),  # type: ignore[arg-type]
     "id to find with surrogates": (lambda s: s.get("t", SURROGATE), InvalidError),
-    "time no datetime": (lambda s: s.get("t", time="2026-11-15"), InvalidError),  # type: ignore[arg-type]
-    "step no number": (lambda s: s.get("t", step="x"), InvalidError),  # type: ignore[arg-type]
+    "revision no revision": (lambda s: s.get("t", at=1.5), InvalidError),  # type: ignore[arg-type]
     "negative limit": (lambda s: s.threads(limit=-1), InvalidError),
     "state None": (lambda s: s.put("t", None), InvalidError),  # type: ignore[arg-type]
     "metadata no dict": (lambda s: s.put("t", {}, metadata="abc"), InvalidError),  # type: ignore[arg-type]
     "kind with surrogates": (lambda s: s.put("t", {}, kind=SURROGATE), InvalidError),
     "kind no string": (lambda s: s.put("t", {}, kind=5), InvalidError),  # type: ignore[arg-type]
-    "tags one string": (lambda s: s.put("t", {}, tags="abc"), InvalidError),
+    "tags one string": (lambda s: s.put("t", {}, labels="abc"), InvalidError),
     "remove one string": (lambda s: s.update("t", {}, remove="abc"), InvalidError),
     "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), InvalidError),
     "path a number": (lambda s: s.update("t", {5: 1}), InvalidError),  # type: ignore[dict-item]
@@ -200,22 +210,22 @@ def test_bad_tenants(tenant: Any) -> None:
 CLOSED: dict[str, Callable[[Store], object]] = {
     "put": lambda s: s.put("t", {}),
     "update": lambda s: s.update("t", {"a": 1}),
-    "restore": lambda s: s.restore("t"),
+    "restore": lambda s: s.thread("t").restore("HEAD"),
     "get": lambda s: s.get("t"),
     "lazy": lambda s: s.get("t", lazy=True),
     "log": lambda s: s.log("t"),
     "threads": lambda s: s.threads(),
-    "thread": lambda s: s.thread("t"),
+    "thread": lambda s: s.thread("t").info(),
     "stats": lambda s: s.stats(),
-    "name": lambda s: s.name("t", "x"),
-    "tag": lambda s: s.tag("t", "x"),
-    "untag": lambda s: s.untag("t", "x"),
-    "names": lambda s: s.names("t"),
-    "tags": lambda s: s.tags("t"),
-    "fork": lambda s: s.fork("t", branch="b"),
-    "branches": lambda s: s.branches("t"),
+    "tag": lambda s: s.thread("t").tag("x"),
+    "label": lambda s: s.thread("t").label("x"),
+    "unlabel": lambda s: s.thread("t").unlabel("x"),
+    "tags": lambda s: s.thread("t").tags(),
+    "labels": lambda s: s.thread("t").labels(),
+    "fork": lambda s: s.thread("t").fork("b"),
+    "branches": lambda s: s.thread("t").branches(),
     "delete": lambda s: s.delete("t"),
-    "compact": lambda s: s.compact("t"),
+    "compact": lambda s: s.maintenance.compact("t"),
 }
 
 
@@ -250,12 +260,12 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
     store.put("t", {"n": 1})
     with pytest.raises(LookupError):
         store.get("nobody")
-    with pytest.raises(ValueError, match="in one way"):
-        store.get("t", "x", name="y")
+    with pytest.raises(ValueError, match="0 or more"):
+        store.get("t", -1)
     with pytest.raises(TypeError):
         store.put("t", {"o": object()})
     with pytest.raises(HoldfastError) as caught:
-        store.fork("t", branch="main")
+        store.thread("t").fork("main")
     assert isinstance(caught.value, ConflictError)
     assert (caught.value.what, caught.value.where) == ("the thread has a branch 'main' already", "thread 't'")
     assert caught.value.hint == "Use another name"

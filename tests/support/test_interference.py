@@ -57,7 +57,7 @@ def test_its_own_calls_do_not_count_and_nothing_strikes_afterwards() -> None:
         store.threads()
         for _ in range(2):
             with pytest.raises(ConflictError):
-                store.put("t", {"n": 1}, on_conflict="refuse")
+                store.put("t", {"n": 1}, on_conflict="raise")
     store.put("t", {"n": 2})
     assert theirs.struck == 2
     assert [each.step for each in store.log("t")] == [3, 2, 1, 0]

@@ -24,4 +24,4 @@ def _async_agents(owner: ScopedOperations) -> AsyncAgents:
 
 
 AGENTS = sync_or_async_property(_agents, _async_agents)
-"""`store.agents`, of a `Store` and of what `store.acting_as(…)` returns."""
+"""`store.agents`, of a `Store` and of what `store.as_identity(…)` returns."""

@@ -36,16 +36,15 @@ _WINDOWS_DRIVE = 1
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
-def resolve(name: str | None = None) -> str:
-    """The URL of a store: of one that is named in the file, of the default one, or the URL itself.
+def resolve(name: str | os.PathLike[str] | None = None) -> str:
+    """Find the URL of a store that is given by a URL, a path, or its name in the file (`stores.main`).
 
-    Without a name it is `$HOLDFAST_STORE`, which may be a name too, or a path; else the store `default` of the file.
+    Without any it is `$HOLDFAST_STORE`, which may be each of these; else the store `default` of the file.
     """
-    if name is None:
-        given = os.environ.get("HOLDFAST_STORE")
-        name = of_path(given) if given else None
-    if name is not None:
-        return _by_name(name) if is_name(name) else name
+    given = os.environ.get("HOLDFAST_STORE") if name is None else name
+    if given or name is not None:
+        url = of_path(given or "")
+        return _by_name(url) if is_name(url) else url
     path = find_file()
     if path is None:
         raise ConfigError(
@@ -61,8 +60,14 @@ def is_name(name: str) -> bool:
     return name.startswith(PREFIX) and ":" not in name
 
 
-def of_path(text: str) -> str:
-    """The URL for a path to a file or directory; a URL, or the name of a store, stays what it is."""
+def of_path(given: str | os.PathLike[str]) -> str:
+    """The URL for a path to a file or directory; a URL, or the name of a store, stays as it is."""
+    text: object = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str) or not text:
+        raise ConfigError(
+            f"a store is named by a URL or a path, not by {given!r}",
+            hint="For example agents.db, or sqlite:///agents.db",
+        )
     scheme, colon, _ = text.partition(":")
     if is_name(text) or (colon and len(scheme) > _WINDOWS_DRIVE):
         return text

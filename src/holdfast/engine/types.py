@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
+
+    from holdfast.engine.lines import LineSummary
+
+    S = TypeVar("S", default=Any)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -20,7 +31,7 @@ def to_time(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
-class Checkpoint(NamedTuple):
+class Checkpoint(NamedTuple, Generic[S]):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
@@ -41,7 +52,11 @@ class Checkpoint(NamedTuple):
     stamp: str = ""
     schema: str = ""
     merged: str | None = None
-    state: Any = None
+    state: S = None  # type: ignore[assignment]  # where it was not read
+
+
+Revision: TypeAlias = str | int | datetime | Checkpoint
+"""Names a checkpoint of a thread: a revision as in git, the number of a step, a time, or the checkpoint itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,13 @@ class ThreadInfo:
     branches: int
     bytes: int
     latest: str | None
+
+    @classmethod
+    def of(cls, summary: LineSummary) -> Self:
+        """Describe a line as a thread."""
+        latest = None if summary.latest is None else summary.latest.id
+        created, updated = to_datetime(summary.created), to_datetime(summary.updated)
+        return cls(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
 
 
 @dataclass(frozen=True, slots=True)

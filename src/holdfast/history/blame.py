@@ -14,7 +14,7 @@ from holdfast.engine.model import draft_reader, nodes
 from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Change, as_changes
 from holdfast.history.merge_provenance import MergeProvenance
@@ -78,13 +78,15 @@ class ValueChange:
 
 
 async def blame(
-    engine: Engine, line: Line, path: Path, at: str, *, start: int = 0, limit: int | None = None
+    engine: Engine, line: Line, path: Path, at: Revision, *, start: int = 0, limit: int | None = None
 ) -> list[BlameEntry]:
     """Which checkpoint wrote what is at a place: of a list or a dict, each of its items or entries."""
     return await _steady(engine, line, lambda: _blame(engine, line, path, at, start, limit))
 
 
-async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, limit: int | None) -> list[BlameEntry]:
+async def _blame(
+    engine: Engine, line: Line, path: Path, at: Revision, start: int, limit: int | None
+) -> list[BlameEntry]:
     point = await resolve(engine, line, at)
     tracer = ProvenanceReader(engine, line)
     part = path[-1] if type(path[-1]) is slice else None
@@ -176,7 +178,7 @@ async def _entries(
 
 
 async def history(
-    engine: Engine, line: Line, path: Path, at: str, *, before: str | None = None, limit: int | None = None
+    engine: Engine, line: Line, path: Path, at: Revision, *, before: str | None = None, limit: int | None = None
 ) -> list[ValueChange]:
     """Every checkpoint along the way to a revision that changed a place, the latest first."""
     return await _steady(engine, line, lambda: _history(engine, line, path, at, before, limit))
@@ -192,7 +194,7 @@ async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) 
 
 
 async def _history(
-    engine: Engine, line: Line, path: Path, at: str, before: str | None, limit: int | None
+    engine: Engine, line: Line, path: Path, at: Revision, before: str | None, limit: int | None
 ) -> list[ValueChange]:
     point = await resolve(engine, line, at)
     last = None if before is None else await engine.lines.find(line, before)

@@ -17,7 +17,7 @@ from holdfast.engine.model.tree_diff import Asked, FoldedSide, Walk, diff_trees
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.history.revisions import resolve
@@ -40,14 +40,14 @@ class _Read(NamedTuple):
     side: FoldedSide
 
 
-async def compare_revisions(engine: Engine, line: Line, a: str | None, b: str, *, large: bool) -> Diff:
+async def compare_revisions(engine: Engine, line: Line, a: Revision | None, b: Revision, *, large: bool) -> Diff:
     """The difference of two checkpoints of a thread; of one and its parent, if only one is named."""
     new = await spot(engine, line, b)
     old = await before(engine, new) if a is None else await spot(engine, line, a)
     return await compare(engine, old, new, large=large)
 
 
-async def spot(engine: Engine, line: Line, revision: str) -> ComparedPoint:
+async def spot(engine: Engine, line: Line, revision: Revision) -> ComparedPoint:
     """The step that a revision names."""
     return ComparedPoint(line, await resolve(engine, line, revision))
 

@@ -27,11 +27,12 @@ from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state,
 from holdfast.engine.model.steps import StepParent
 from holdfast.engine.row_format import MERGE, Line, StepRef
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.types import Revision
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
 from holdfast.history.langgraph_compat import HeadMoved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
-from holdfast.history.revisions import Revisions
+from holdfast.history.revisions import Revisions, resolve
 
 _ATTEMPTS = 100
 """How often a merge is made anew because others added to the target meanwhile."""
@@ -76,8 +77,8 @@ _STRATEGIES: dict[str, Resolver] = {"ours": ours, "theirs": theirs, "union": uni
 async def merge(
     engine: Engine,
     line: Line,
-    theirs: str,
-    into: str = "HEAD",
+    theirs: Revision,
+    into: Revision = "HEAD",
     *,
     strategy: str | None = None,
     resolve: Resolve | None = None,
@@ -106,8 +107,8 @@ class _Merge:
         self,
         engine: Engine,
         line: Line,
-        theirs: str,
-        into: str,
+        theirs: Revision,
+        into: Revision,
         strategy: str | None,
         resolve: Resolve | None,
         metadata: dict[str, Any],
@@ -123,7 +124,7 @@ class _Merge:
 
     async def save(self) -> StepInfo:
         engine, line = self._engine, self._line
-        theirs = await Revisions(engine, line).resolve(self._theirs)
+        theirs = await resolve(engine, line, self._theirs)
         for _ in range(_ATTEMPTS):
             await engine.lines.info(line)  # what is remembered of the line may be out of date
             ours, parent, how = await self._target()
@@ -145,10 +146,10 @@ class _Merge:
         revisions = Revisions(self._engine, self._line)
         if self._into in ("HEAD", "@"):
             return await self._engine.lines.find(self._line, None), None, OnConflict.RETRY
-        if await revisions.branch(self._into) is not None:
+        if isinstance(self._into, str) and await revisions.branch(self._into) is not None:
             name = OnBranch(self._into)
             return await self._engine.lines.find(self._line, name), name, OnConflict.RETRY
-        point = await revisions.resolve(self._into)
+        point = await resolve(self._engine, self._line, self._into)
         return point, point.id, OnConflict.REFUSE
 
     async def _saving(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
@@ -169,7 +170,7 @@ class _Merge:
         said = {
             **self._metadata,
             "merged": theirs.id,
-            "revision": self._theirs,
+            "revision": self._theirs if isinstance(self._theirs, str) else theirs.id,
             "base": None if base is None else base.id,
         }
         if common.others:

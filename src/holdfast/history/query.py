@@ -5,7 +5,7 @@
     refund                     brought this word; ref* one that starts so; "exact phrase" just this
     a b, a OR b, -a, (a b)     both; one of them; not this one (or NOT a)
     thread:support-*           the thread's name; * stands for anything
-    id:1f0c, name:v1, tag:release, branch:main, kind:save
+    id:1f0c, tag:v1, label:release, branch:main, kind:save
     step>=10, step:10..20      the number of the checkpoint in its thread
     time>2h, time:2026-11-01..2026-11-03, before:monday, after:2026-11-01T10:00
     meta.source=loop, meta.user.plan:pro, meta.score>0.5
@@ -38,7 +38,7 @@ from holdfast.errors import InvalidError
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 
 FIELDS = {
-    **dict.fromkeys(("thread", "id", "name", "tag", "branch", "kind", "channel", "role"), TEXT),
+    **dict.fromkeys(("thread", "id", "tag", "label", "branch", "kind", "channel", "role"), TEXT),
     **dict.fromkeys(("step", "steps", "branches"), NUMBER),
     "size": SIZE,
     **dict.fromkeys(("time", "before", "after", "created", "updated"), TIME),

@@ -36,8 +36,8 @@ class ThreadContext(NamedTuple):
 
     summary: LineSummary | None = None
     branches: Mapping[int, str] | None = None
-    names: Mapping[str, Sequence[str]] | None = None
     tags: Mapping[str, Sequence[str]] | None = None
+    labels: Mapping[str, Sequence[str]] | None = None
 
 
 @dataclass(slots=True)
@@ -225,8 +225,8 @@ def _compare(asked: Field, subject: QuerySubject) -> bool | None:
             return _in_range(asked, point.time)
         case "branch":
             return None if context.branches is None else _is_text(asked, context.branches.get(point.branch, ""))
-        case "name" | "tag":
-            given = context.names if asked.name == "name" else context.tags
+        case "tag" | "label":
+            given = context.tags if asked.name == "tag" else context.labels
             return None if given is None else _one_is(asked, given.get(point.id, ()))
     return _meta(asked, subject.metadata)
 

@@ -4,14 +4,14 @@
 
     HEAD, @               the latest checkpoint of the thread
     1f0c2a3b-4d5e…        the one with this id, or with the only id that starts so (4 characters or more)
-    before-the-cut        the one that was given this name
+    before-the-cut        the one that has this tag
     main, draft           the last one of a branch
-    #12, draft#12         step 12 of main, or of the way to another revision
+    #12, draft#12         step 12 on the way to HEAD, or to another revision
     X~2, X^, X^2          two before X; the parent of X; the second parent of X, which is a merge
     X@{2h}, @{yesterday}  the last one by that time: on the way to X, or, with HEAD or nothing before it, of the thread
 
-What stands before a suffix is looked for as an id, then as a name, then as a branch, and at last as the start of an id;
-the first that is found is meant. The whole text comes before any part of it: an id may well end in `~2`. Suffixes are
+The part before a suffix is looked up as an id, then as a tag, then as a branch, and at last as the start of an id; the
+first that is found counts. The whole text comes before any part of it: an id may well end in `~2`. Suffixes are
 applied from left to right. `~`, `^` and `#` go along first parents by counting, and read one step however far they go.
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.backends.interface import Get, Query, Scan
@@ -28,7 +29,8 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, no_line
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.time_parsing import parse_moment
-from holdfast.engine.types import to_datetime, to_time
+from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
+from holdfast.engine.validation import moment
 from holdfast.errors import InvalidError, NotFoundError
 
 _SHORTEST = 4
@@ -41,10 +43,24 @@ _SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
 _LATEST = ("HEAD", "@")
 
 
-async def resolve(engine: Engine, line: Line, text: str) -> StepRef:
-    """The step that a revision names. `NotFoundError` if there is none; `InvalidError` if it is none, or may mean
-    several."""
-    return await Revisions(engine, line).resolve(text)
+async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
+    """Find the step that a revision names. `NotFoundError` if there is none; `InvalidError` if it is not a revision, or
+    several ids start so."""
+    if isinstance(at, Checkpoint):
+        if at.thread != line.name:
+            raise InvalidError(f"the checkpoint {at.id} belongs to thread {at.thread!r}", where=f"thread {line}")
+        return await engine.lines.find(line, at.id)
+    if isinstance(at, datetime):
+        return await engine.lines.at_time(line, to_time(moment(at)))
+    if isinstance(at, bool) or not isinstance(at, int | str):
+        raise InvalidError(
+            f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
+            where=repr(at)[:80],
+            hint="See the guide on revisions: HEAD, a tag, a branch, an id, HEAD~2",
+        )
+    if isinstance(at, int) and at < 0:
+        raise InvalidError(f"the number of a step is 0 or more, not {at}", hint=f"{-at} steps back is 'HEAD~{-at}'")
+    return await Revisions(engine, line).resolve(f"#{at}" if isinstance(at, int) else at)
 
 
 class Revisions:
@@ -61,7 +77,7 @@ class Revisions:
     async def resolve(self, text: str) -> StepRef:
         """The step that a revision names."""
         base, suffixes = await self._split(check_name(text, "revision"))
-        point = await self._base(text, base, suffixes)
+        point = await self._base(text, base)
         for suffix in suffixes:
             point = await self._follow(text, point, suffix, of_thread=suffix is suffixes[0] and base in ("", *_LATEST))
         if point.pruned:
@@ -121,11 +137,9 @@ class Revisions:
 
     # The base -------------------------------------------------------------------------------------------------
 
-    async def _base(self, text: str, base: str, suffixes: Sequence[_Suffix]) -> StepRef:
-        if base in _LATEST or (not base and suffixes[0].kind != "#"):
+    async def _base(self, text: str, base: str) -> StepRef:
+        if base in _LATEST or not base:
             return await self._lines.find(self._line, None)
-        if not base:
-            return await self._lines.head(self._line, await self._lines.branch(self._line, MAIN.name))
         ids, names = await self._ids_and_names([base])
         if base in ids:
             return ids[base]
@@ -173,7 +187,7 @@ class Revisions:
         elif len(base) < _SHORTEST:
             hint = f"Write {_SHORTEST} characters of an id or more"
         return NotFoundError(
-            f"no checkpoint has the id or the name {base!r}, and no branch is called so",
+            f"no checkpoint has the id or the tag {base!r}, and no branch has that name",
             where=f"thread {self._line}",
             hint=hint,
         )
@@ -198,7 +212,7 @@ class Revisions:
             return point
         if not 0 <= depth < point.depth:
             raise NotFoundError(
-                f"{text[: suffix.column] or MAIN.name!r} has the steps 0 to {point.depth}, and no step {depth}"
+                f"{text[: suffix.column] or 'HEAD'!r} has the steps 0 to {point.depth}, and no step {depth}"
                 if suffix.kind == "#"
                 else f"there are only {point.depth} checkpoints before {text[: suffix.column] or 'HEAD'!r}",
                 where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",

@@ -90,6 +90,11 @@ class SearchPage(NamedTuple):
     unreadable: int = 0
 
 
+def prepare(engine: Engine, tenant: str, query: str) -> SearchRun:
+    """Parse a query over the threads of a tenant. `InvalidError` shows where it is wrong."""
+    return SearchRun(engine, tenant, parse(query))
+
+
 async def search(
     engine: Engine,
     tenant: str,
@@ -116,7 +121,7 @@ class SearchRun:
         names = {each.name for each in walk(query) if isinstance(each, Field)}
         self._wants_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
         self._wants_branches = "branch" in names
-        self._wants_names = not names.isdisjoint(("name", "tag"))
+        self._wants_tags = not names.isdisjoint(("tag", "label"))
         self._wants_size = "size" in names
         self._contexts: dict[Line, ThreadContext] = {}
         self.looked = 0
@@ -362,9 +367,9 @@ class SearchRun:
         if self._wants_branches:
             others = {each.branch: each.name or str(each.branch) for each in await lines.branches(line)}
             branches = {0: "0" if MAIN.name in others.values() else MAIN.name, **others}
-        names = _by_id(await lines.refs(line, NAME)) if self._wants_names else None
-        tags = _by_id(await lines.refs(line, TAG)) if self._wants_names else None
-        self._contexts[line] = ThreadContext(summary, branches, names, tags)
+        tags = _by_id(await lines.refs(line, NAME)) if self._wants_tags else None
+        labels = _by_id(await lines.refs(line, TAG)) if self._wants_tags else None
+        self._contexts[line] = ThreadContext(summary, branches, tags, labels)
         return self._contexts[line]
 
     def _match(self, subject: QuerySubject) -> SearchMatch:

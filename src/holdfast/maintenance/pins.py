@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFoundError
-from holdfast.history.revisions import resolve
 
 
 class PinInfo(NamedTuple):
@@ -28,16 +27,8 @@ class HoldInfo(NamedTuple):
     time: datetime
 
 
-async def pin(engine: Engine, line: Line, revision: str, reason: str) -> str:
-    """Pin a checkpoint, and return its id."""
-    id = (await resolve(engine, line, revision)).id
-    await engine.holds.pin(line, id, check_name(reason, "reason"))
-    return id
-
-
-async def unpin(engine: Engine, line: Line, revision: str, reason: str | None) -> str:
-    """Take a pin away, or all of a checkpoint, and return its id."""
-    id = (await resolve(engine, line, revision)).id
+async def unpin(engine: Engine, line: Line, id: str, reason: str | None) -> str:
+    """Remove a pin of a checkpoint, or all of them, and return its id."""
     if not await engine.holds.unpin(line, id, reason):
         raise NotFoundError(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
     return id

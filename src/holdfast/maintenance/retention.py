@@ -40,14 +40,14 @@ class Retention:
     - `keep_hourly`, `keep_daily`, `keep_weekly`, `keep_monthly`, `keep_yearly`: of each of the last so many hours (and
       so on) that have checkpoints, the last one. Days begin at midnight in `zone` (None for that of this machine),
       weeks on Monday
-    - `keep_tags`: those with a tag like one of these patterns (`"release-*"`)
-    - `keep_named`: those with a name or any tag; on, unless it is turned off
+    - `keep_labels`: those with a label like one of these patterns (`"release-*"`)
+    - `keep_tagged`: those with a tag or any label; on, unless it is turned off
     - `keep_where`: those that a query matches
     - `max_thread_bytes`, `max_bytes`: what is left of each thread, and of all that is pruned together, is to take no
       more bytes than that (as `Thread.bytes` counts them). The oldest checkpoints go first that no rule but those of
       age and number keeps, until it fits
 
-    At least one of them, besides `keep_named`, is given. With no other rule than a size, all stay that fit.
+    At least one of them, besides `keep_tagged`, is given. With no other rule than a size, all stay that fit.
     """
 
     keep_latest: bool = False
@@ -58,8 +58,8 @@ class Retention:
     keep_weekly: int | None = None
     keep_monthly: int | None = None
     keep_yearly: int | None = None
-    keep_tags: Sequence[str] = ()
-    keep_named: bool = True
+    keep_labels: Sequence[str] = ()
+    keep_tagged: bool = True
     keep_where: str | None = None
     max_thread_bytes: int | None = None
     max_bytes: int | None = None
@@ -70,13 +70,13 @@ class Retention:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidError(f"{name} is a number from 1 on, not {value!r}")
-        for name in ("keep_latest", "keep_named"):
+        for name in ("keep_latest", "keep_tagged"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidError(f"{name} is True or False, not {getattr(self, name)!r}")
-        tags: object = self.keep_tags
-        if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) and tag for tag in tags):
-            raise InvalidError("keep_tags is a list of patterns", where=repr(tags)[:80], hint='Write ["release-*"]')
-        object.__setattr__(self, "keep_tags", tuple(tags))
+        labels: object = self.keep_labels
+        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) and label for label in labels):
+            raise InvalidError("keep_labels is a list of patterns", where=repr(labels)[:80], hint='Write ["release-*"]')
+        object.__setattr__(self, "keep_labels", tuple(labels))
         if self.keep_where is not None and not isinstance(self.keep_where, str):
             raise InvalidError(f"keep_where is a query, not {type(self.keep_where).__name__}")
         zone: object = self.zone
@@ -104,7 +104,7 @@ class Retention:
 
     def _is_rule(self) -> bool:
         """Whether it says which are to stay, other than by size."""
-        passive = {"keep_named", "max_thread_bytes", "max_bytes", "zone"}
+        passive = {"keep_tagged", "max_thread_bytes", "max_bytes", "zone"}
         rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
         return any(rule not in (None, False, ()) for rule in rules)
 
@@ -121,10 +121,10 @@ class Retention:
         for each, found in zip(candidates, reasons, strict=True):
             found += (f"last of {name}" for name in each.heads)
             found += (f"pinned: {reason}" if reason else "pinned" for reason in each.pins)
-            if self.keep_named:
-                found += (f"name {name}" for name in each.names)
-            kept = [tag for tag in each.tags if any(fnmatchcase(tag, pattern) for pattern in self.keep_tags)]
-            found += (f"tag {tag}" for tag in (each.tags if self.keep_named else kept))
+            if self.keep_tagged:
+                found += (f"tag {tag}" for tag in each.tags)
+            kept = [label for label in each.labels if any(fnmatchcase(label, pattern) for pattern in self.keep_labels)]
+            found += (f"label {label}" for label in (each.labels if self.keep_tagged else kept))
             if each.matches:
                 found.append("matches")
         fast = [bool(found) for found in reasons]
@@ -169,8 +169,8 @@ class RetentionRules(TypedDict, total=False):
     keep_weekly: int | None
     keep_monthly: int | None
     keep_yearly: int | None
-    keep_tags: Sequence[str]
-    keep_named: bool
+    keep_labels: Sequence[str]
+    keep_tagged: bool
     keep_where: str | None
     max_thread_bytes: int | None
     max_bytes: int | None
@@ -202,8 +202,8 @@ class RetentionCandidate(NamedTuple):
 
     time: int
     id: str
-    names: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     """The branches with names whose last one it is."""

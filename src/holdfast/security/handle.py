@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Guard
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, check_name
+from holdfast.errors import InvalidError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,12 @@ class StoreHandle:
         """The line that holds a scope's state."""
         return Line(self.tenant, scope.line)
 
+    def thread_line(self, thread: str) -> Line:
+        """The line of a thread."""
+        if not check_name(thread, "name of a thread"):
+            raise InvalidError("the name of a thread is not empty")
+        return Line(self.tenant, thread)
+
     @property
     def codec(self) -> Codec:
         """How values are packed."""
@@ -31,3 +39,10 @@ class StoreHandle:
     def now(self) -> int:
         """The time, in nanoseconds since 1970."""
         return self.engine.ground.clock()
+
+
+@runtime_checkable
+class HasHandle(Protocol):
+    """A store, or a view of one."""
+
+    _handle: StoreHandle

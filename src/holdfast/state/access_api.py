@@ -19,8 +19,8 @@ from holdfast.security.access.policy import Policy, Right, check_pattern, check_
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.handle import StoreHandle
-from holdfast.state.api import ScopeParts, named
 from holdfast.state.key_changes import nanoseconds
+from holdfast.state.scope_parts import ScopeParts, named
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""

@@ -1,13 +1,13 @@
 """Scoped state as programs meet it: `store.state(agent="researcher")`, and transactions over it.
 
-A `Store` has these operations, and acts in them as its owner; so has what `store.acting_as(…)` returns, which may do
+A `Store` has these operations, and acts in them as its owner; so has what `store.as_identity(…)` returns, which may do
 less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
@@ -15,17 +15,14 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.scope_parts import ScopeParts, named
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
     from holdfast.state.scope_listing import ScopeInfo
     from holdfast.state.scope_state import AsyncState, State
     from holdfast.state.sessions.api import AsyncSessions, Sessions
-    from holdfast.state.sharing.documents import AsyncDocument, Document
-    from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
-    from holdfast.state.sharing.requests import AsyncRequests, Requests
-    from holdfast.state.sharing.resource import Pattern, SharedResource
-    from holdfast.state.sharing.topic import AsyncTopic, Topic
+    from holdfast.state.sharing.api import AsyncSharing, Sharing
     from holdfast.state.writer import WrittenKey
 
 T = TypeVar("T")
@@ -52,19 +49,6 @@ class sync_or_async_property(Generic[T, A]):  # noqa: N801 - used like a propert
         if instance is None:
             return self
         return self._sync(instance) if isinstance(instance, SyncApi) else self._async(instance)
-
-
-class ScopeParts(TypedDict, total=False):
-    """What a scope is made of."""
-
-    user: str | None
-    session: str | None
-    workflow: str | None
-    agent: str | None
-    step: str | None
-    tool: str | None
-    hook: str | None
-    custom: str | None
 
 
 class ScopedOperations:
@@ -100,66 +84,6 @@ class ScopedOperations:
         from holdfast.state.scope_listing import scopes
 
         return await scopes(self._handle, prefix, pattern, str(after), validation.count(limit, "limit"))
-
-    # Sharing ----------------------------------------------------------------------------------------------------
-
-    def _topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> Topic:
-        """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
-        from holdfast.state.sharing.topic import Topic
-
-        return Topic(self._shared("topic", name, parts))
-
-    def _async_topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncTopic:
-        from holdfast.state.sharing.topic import AsyncTopic
-
-        return AsyncTopic(self._shared("topic", name, parts))
-
-    def _requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> Requests:
-        """Requests under a name: whoever serves them answers whoever asks."""
-        from holdfast.state.sharing.requests import Requests
-
-        return Requests(self._shared("requests", name, parts))
-
-    def _async_requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncRequests:
-        from holdfast.state.sharing.requests import AsyncRequests
-
-        return AsyncRequests(self._shared("requests", name, parts))
-
-    def _pipeline(
-        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
-    ) -> Pipeline:
-        """A pipeline: items go through its stages, and are handed on once. An item is tried at a stage so often."""
-        from holdfast.state.sharing.pipeline import Pipeline
-
-        return Pipeline(self._shared("pipeline", name, parts), stages, tries)
-
-    def _async_pipeline(
-        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
-    ) -> AsyncPipeline:
-        from holdfast.state.sharing.pipeline import AsyncPipeline
-
-        return AsyncPipeline(self._shared("pipeline", name, parts), stages, tries)
-
-    def _document(self, name: str, /, **parts: Unpack[ScopeParts]) -> Document:
-        """A document that many edit at a time, and lose no edit."""
-        from holdfast.state.sharing.documents import Document
-
-        return Document(self._shared("document", name, parts))
-
-    def _async_document(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncDocument:
-        from holdfast.state.sharing.documents import AsyncDocument
-
-        return AsyncDocument(self._shared("document", name, parts))
-
-    topic = sync_or_async(_topic, _async_topic)
-    requests = sync_or_async(_requests, _async_requests)
-    pipeline = sync_or_async(_pipeline, _async_pipeline)
-    document = sync_or_async(_document, _async_document)
-
-    def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
-        from holdfast.state.sharing.resource import place
-
-        return place(self._handle, pattern, name, named(self._handle, None, parts))
 
     def transaction(self) -> StateTransaction:
         """Several keys changed, of one scope or many, all or none, when the block ends without an error."""
@@ -220,6 +144,19 @@ class ScopedOperations:
 
     artifacts = sync_or_async_property(_artifacts, _async_artifacts)
 
+    def _sharing(self) -> Sharing:
+        """What agents share: topics, requests, pipelines and documents. See `holdfast.state.sharing.api`."""
+        from holdfast.state.sharing.api import Sharing
+
+        return Sharing(self._handle)
+
+    def _async_sharing(self) -> AsyncSharing:
+        from holdfast.state.sharing.api import AsyncSharing
+
+        return AsyncSharing(self._handle)
+
+    sharing = sync_or_async_property(_sharing, _async_sharing)
+
 
 def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:
     return conflict.code == "version-mismatch" and attempt < attempts
@@ -229,15 +166,6 @@ async def _pause(attempt: int) -> None:
     if attempt > 1:
         # Never for long: one who has just been first does not pause at all, and would be first again.
         await Pause(chance.random() * min(0.005, 0.001 * attempt))
-
-
-def named(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
-    """The scope that a caller names."""
-    if scope is None:
-        return handle.guard.scope(cast(Mapping[str, Any], parts))
-    if parts:
-        raise InvalidError("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
-    return handle.guard.scope(scope)
 
 
 class StateTransaction:

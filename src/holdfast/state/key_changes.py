@@ -23,7 +23,7 @@ Change: TypeAlias = Callable[[Any], Any]
 Settle: TypeAlias = Callable[[Any, Any], Any]
 """Makes one value of the current one and the caller's own."""
 
-OnConflict: TypeAlias = Literal["refuse", "overwrite", "merge"] | Settle
+OnConflict: TypeAlias = Literal["raise", "overwrite", "merge"] | Settle
 
 _FAR = 10**10
 
@@ -48,15 +48,15 @@ def setting(
     value: Any,
     ttl: float | timedelta | None = None,
     expected: int | None = None,
-    on_conflict: OnConflict = "refuse",
+    on_conflict: OnConflict = "raise",
 ) -> KeyWrite:
     """The change that sets a key."""
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
-    if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
-        raise InvalidError(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+    if not callable(on_conflict) and on_conflict not in ("raise", "overwrite", "merge"):
+        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
     change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
-    if on_conflict == "refuse":
+    if on_conflict == "raise":
         change.expected = version
     elif version is not None and on_conflict != "overwrite":
         change.compute = _settled(handle, scope, change, version, on_conflict)

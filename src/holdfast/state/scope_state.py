@@ -77,12 +77,12 @@ class StateOperations:
         *,
         ttl: float | timedelta | None = None,
         expected: int | None = None,
-        on_conflict: OnConflict = "refuse",
+        on_conflict: OnConflict = "raise",
     ) -> int:
         """Give a key a value, perhaps for some time only (`ttl`, in seconds). Returns its new version.
 
         With `expected`, the version that the key must have (0: it must not be there), `on_conflict` says what happens
-        if it has another one: `"refuse"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges
+        if it has another one: `"raise"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges
         the value three ways with what is there and what was there at that version; a function is called with the
         current value and this one, and returns what to write.
         """

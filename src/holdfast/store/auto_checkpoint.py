@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol, Self
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.types import Checkpoint
+from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
-from holdfast.store.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class _Watch:
 
     def __init__(
         self,
-        store: Operations,
+        store: StoreOperations,
         thread: str,
         state: Callable[[], Mapping[str, Any]],
         *policies: SavePolicy,
@@ -141,10 +140,10 @@ class _Watch:
 
     @sync_and_async
     async def save(
-        self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
+        self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save now, whatever the policies say."""
-        return await self._save(name=name, tags=tags, metadata=metadata)
+        return await self._save(tag=tag, labels=labels, metadata=metadata)
 
     @sync_and_async
     async def flush(self) -> Checkpoint | None:
@@ -168,7 +167,7 @@ class _Watch:
         """The id of the checkpoint that stands for the state, if nothing has changed."""
         if self.last is not None:
             return self.last.id
-        latest = await Operations.log(self.store, self.thread, limit=1)
+        latest = await StoreOperations.log(self.store, self.thread, limit=1)
         return latest[0].id if latest else None
 
     async def _save(self, **how: Any) -> Checkpoint:
@@ -176,7 +175,7 @@ class _Watch:
         # Before it is done: what is told meanwhile is not in it.
         self._steps, self._since, self._unsaved = 0, self._clock(), False
         try:
-            self.last = await Operations.put(self.store, self.thread, self._state(), **how)
+            self.last = await StoreOperations.put(self.store, self.thread, self._state(), **how)
         except BaseException:
             self._steps, self._since, self._unsaved = self._steps + steps, since, self._unsaved or unsaved
             raise
@@ -259,10 +258,10 @@ class _Checkpointable:
 
     @sync_and_async
     async def checkpoint(
-        self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
+        self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save the agent's state now."""
-        return await _Watch.save(self._attached(), name=name, tags=tags, metadata=metadata)
+        return await _Watch.save(self._attached(), tag=tag, labels=labels, metadata=metadata)
 
     @sync_and_async
     async def step_done(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
@@ -275,12 +274,10 @@ class _Checkpointable:
         return await _Watch.event(self._attached(), event, metadata)
 
     @sync_and_async
-    async def restore(
-        self, id: str | None = None, *, name: str | None = None, time: datetime | None = None
-    ) -> Checkpoint:
-        """Take on the state of a checkpoint: the latest, or the one that is named. Raises `NotFoundError`."""
+    async def restore(self, at: Revision = "HEAD") -> Checkpoint:
+        """Take on the state of a checkpoint: the latest, or another. Raises `NotFoundError`."""
         watch = self._attached()
-        saved = await Operations.get(watch.store, watch.thread, id, name=name, time=time)
+        saved = await StoreOperations.get(watch.store, watch.thread, at)
         self.restore_state(saved.state)
         return saved
 

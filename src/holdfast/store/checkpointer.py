@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.store.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 
 class PendingWrite(NamedTuple):
@@ -37,7 +38,7 @@ class CheckpointTuple(NamedTuple):
 class _Saver:
     """What a saver does. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
-    def __init__(self, store: Operations) -> None:
+    def __init__(self, store: StoreOperations) -> None:
         self.store = store
 
     @sync_and_async
@@ -52,7 +53,7 @@ class _Saver:
     ) -> str:
         """Save a thread's state; returns the checkpoint's id. Two checkpoints on one parent make a branch."""
         store = self.store
-        saved = await Operations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
+        saved = await StoreOperations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
 
     @sync_and_async
@@ -63,13 +64,13 @@ class _Saver:
 
         Written again by the same task, the same place keeps its first value.
         """
-        line = self.store._own_line(thread_id)
+        line = self.store._thread(thread_id)._own_line()
         if not writes:
             return
         check_name(id, "id of a checkpoint")
         check_name(task_id, "id of a task")
         check_name(task_path, "path of a task")
-        codec = self.store.engine.ground.codec
+        codec = self.store._engine.ground.codec
         if not all(map(_is_pair, writes)):
             raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
         packed = codec.pack_items(value for _, value in writes)
@@ -77,13 +78,13 @@ class _Saver:
             PendingWriteRow(task_path, task_id, place, check_name(channel, "name of a channel"), value)
             for place, ((channel, _), value) in enumerate(zip(writes, packed, strict=True))
         ]
-        await self.store.engine.writes.put(line, id, rows)
+        await self.store._engine.writes.put(line, id, rows)
 
     @sync_and_async
     async def get_tuple(self, thread_id: str, id: str | None = None) -> CheckpointTuple | None:
         """The latest checkpoint of a thread, or the one with an id; None if there is none."""
         try:
-            saved = await Operations.get(self.store, thread_id, id)
+            saved = await self._get(thread_id, id)
         except NotFoundError:
             return None
         return await self._tuple(saved, saved.state)
@@ -99,20 +100,28 @@ class _Saver:
     ) -> list[CheckpointTuple]:
         """The checkpoints of a thread, the latest first: before an id, with these entries in their metadata."""
         found = []
-        for checkpoint in await Operations.log(self.store, thread_id, before=before, limit=limit, metadata=metadata):
-            saved = await Operations.get(self.store, thread_id, checkpoint.id)
+        for checkpoint in await StoreOperations.log(
+            self.store, thread_id, before=before, limit=limit, metadata=metadata
+        ):
+            saved = await self._get(thread_id, checkpoint.id)
             found.append(await self._tuple(checkpoint, saved.state))
         return found
 
     @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
-        await Operations.delete(self.store, thread_id)
+        await StoreOperations.delete(self.store, thread_id)
+
+    async def _get(self, thread_id: str, id: str | None) -> Checkpoint:
+        """The latest checkpoint, or the one with exactly this id, which need not look like one of ours."""
+        validation.optional_name(id, "id of a checkpoint")
+        thread = self.store._thread(thread_id)
+        return await thread._read(await thread._lines.find(thread._line, id))
 
     async def _tuple(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> CheckpointTuple:
-        line = self.store._line(checkpoint.thread)
-        writes = await self.store.engine.writes.of(line, checkpoint.id)
-        values = self.store.engine.ground.codec.unpack_items(write.packed for write in writes)
+        line = self.store._handle.thread_line(checkpoint.thread)
+        writes = await self.store._engine.writes.of(line, checkpoint.id)
+        values = self.store._engine.ground.codec.unpack_items(write.packed for write in writes)
         pending = [PendingWrite(write.task, write.channel, value) for write, value in zip(writes, values, strict=True)]
         return CheckpointTuple(
             checkpoint.thread,

@@ -15,7 +15,8 @@ from holdfast.security.access.policy import Policy, Right
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import StoreHandle
 from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
-from holdfast.state.api import ScopedOperations, ScopeParts, named
+from holdfast.state.api import ScopedOperations
+from holdfast.state.scope_parts import ScopeParts, named
 
 
 def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:
@@ -122,7 +123,7 @@ class IdentityOperations(ScopedOperations):
 
 
 class IdentityView(SyncApi, IdentityOperations):
-    """A store as an identity sees it. See `Store.acting_as`."""
+    """A store as an identity sees it. See `Store.as_identity`."""
 
 
 class AsyncIdentityView(AsyncApi, IdentityOperations):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
@@ -14,13 +15,13 @@ from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name, is_sound
 from holdfast.errors import ConfigError, InvalidError
-from holdfast.store.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Store, StoreOperations
 
-S = TypeVar("S", bound=Operations)
+S = TypeVar("S", bound=StoreOperations)
 
 
 def open(  # noqa: A001 - reads as holdfast.open
-    url: str | None = None,
+    url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
@@ -28,10 +29,11 @@ def open(  # noqa: A001 - reads as holdfast.open
     project: bool | None = None,
     **options: Any,
 ) -> Store:
-    """Open a store by its URL, and make it if it is not there.
+    """Open a store by its URL or its path, and make it if it is not there: `open("agents.db")`.
 
-    `stores.main` stands for the URL of that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_STORE`,
-    or else `stores.default` of that file.
+    A path is that of a SQLite file; one that ends in `/`, of a directory of files. `stores.main` stands for the URL of
+    that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_STORE`, or else `stores.default` of that
+    file.
 
     `tenant` keeps what different customers save apart: a store opened for one sees nothing of another's. `cache_bytes`
     bounds the memory for what was read and saved last. `project` says whether readable rows are written beside the log;
@@ -41,7 +43,7 @@ def open(  # noqa: A001 - reads as holdfast.open
 
 
 def aopen(
-    url: str | None = None,
+    url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
@@ -93,7 +95,7 @@ async def _opened(
         raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
-    url = resolve(name) if name is None or isinstance(name, str) else name
+    url = resolve(name)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
     backend.check_rows_with(is_sound)

@@ -226,7 +226,7 @@ def halting(*args, **kwargs):
 setattr(owner, method, halting)
 sys.exit(main(sys.argv[4:]))
 """
-PROGRESS = "holdfast.interfaces.cli.progress:Progress.__call__"
+PROGRESS = "holdfast.interfaces.cli.progress:ProgressBar.__call__"
 
 
 def halted(*arguments: str | Path, after: int, at: str = PROGRESS, until: Path = Path("no such file")) -> Terminal:

@@ -22,18 +22,18 @@ def noted(hf: Hf, url: str) -> Hf:
     """A store in which agent a works, and agent b tries to."""
     with holdfast.open(url) as store:
         with holdfast.correlation("run-1"):
-            store.acting_as(agent="a").state(agent="a")["plan"] = 1
+            store.as_identity(agent="a").state(agent="a")["plan"] = 1
         store.state(agent="a")["note"] = "by the owner"
         with pytest.raises(holdfast.DeniedError):
-            store.acting_as(agent="b").state(agent="a")["plan"] = 2
-        assert store.acting_as(agent="a", read_window=0).state(agent="a")["plan"] == 1
+            store.as_identity(agent="b").state(agent="a")["plan"] = 2
+        assert store.as_identity(agent="a", read_window=0).state(agent="a")["plan"] == 1
     return hf
 
 
 def alter(url: str) -> None:
     """Have a row of the audit name somebody else."""
     with holdfast.open(url) as store:
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         (rows,) = run(backend.read([Scan(EVENTS, ("", "␞agent:a"))]))
         columns = list(rows[0].columns)
         columns[2] = "agent:mallory"

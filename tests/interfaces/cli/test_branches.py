@@ -106,21 +106,21 @@ def test_fork(hf: Hf, url: str) -> None:
     edited = hf("fork", "t1", "edited", "c2", "--set", "count=7", "--set", "plan.goal=rest", "--remove", "messages")
     assert edited.out.startswith("Branch edited starts at c2 and goes on with ")
     with holdfast.open(url) as store:
-        assert store.get("t1", branch="edited").state == {"count": 7, "plan": {"goal": "rest"}}
+        assert store.get("t1", at="edited").state == {"count": 7, "plan": {"goal": "rest"}}
     assert hf("fork", "t1", "other").code == 4
     assert hf("fork", "t1", "wrong", "--set", "count").code == 2
     assert hf("fork", "t1", "wrong", "--remove", "nope").code == 3
     assert hf("fork", "t1", "listed", "--json", "--set", 'l=[1, {"a": null}]').records[0]["ahead"] == 1
     with holdfast.open(url) as store:
-        assert store.get("t1", branch="listed").state["l"] == [1, {"a": None}]
+        assert store.get("t1", at="listed").state["l"] == [1, {"a": None}]
 
 
 def test_restore(hf: Hf, url: str) -> None:
     assert hf("restore", "t1", "good").out.endswith(" has the state of c1.\n")
     assert hf("restore", "t1", "#0", "--branch", "other", "--json").records[0]["metadata"] == {"restored": "c0"}
     with holdfast.open(url) as store:
-        assert store.get("t1", branch="main").state["count"] == 1
-        assert store.get("t1", branch="other").state["count"] == 0
+        assert store.get("t1", at="main").state["count"] == 1
+        assert store.get("t1", at="other").state["count"] == 0
     assert hf("restore", "t1", "HEAD~99").code == 3
     assert hf("restore", "t1").code == 2
 
@@ -128,43 +128,45 @@ def test_restore(hf: Hf, url: str) -> None:
 # tag --------------------------------------------------------------------------------------------------------------
 
 
-def test_tags_are_listed(hf: Hf) -> None:
-    assert [line.split() for line in hf("tag", "t1").lines] == [
-        ["NAME", "KIND", "CHECKPOINT"],
-        ["good", "name", "c1"],
-        ["seen", "tag", "c1"],
-        ["seen", "tag", "c4"],
+def test_tags_and_labels_are_listed(hf: Hf) -> None:
+    assert [line.split() for line in hf("tag", "t1").lines] == [["TAG", "CHECKPOINT"], ["good", "c1"]]
+    assert [line.split() for line in hf("label", "t1").lines] == [
+        ["LABEL", "CHECKPOINT"],
+        ["seen", "c1"],
+        ["seen", "c4"],
     ]
-    assert hf("tag", "t1", "--json").records == [
-        {"thread": "t1", "kind": "name", "name": "good", "ids": ["c1"]},
-        {"thread": "t1", "kind": "tag", "name": "seen", "ids": ["c1", "c4"]},
-    ]
-    assert hf("tag", "t2").out == ""
-    assert hf("tag", "nobody").code == 3
+    assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "ids": ["c1"]}]
+    assert hf("label", "t1", "--json").records == [{"thread": "t1", "label": "seen", "ids": ["c1", "c4"]}]
+    for command in ("tag", "label"):
+        assert hf(command, "t2").out == ""
+        assert hf(command, "nobody").code == 3
 
 
-def test_tags_and_names_are_given(hf: Hf, url: str) -> None:
-    assert hf("tag", "t1", "fine").out == "c5 has the tag fine.\n"
-    assert hf("tag", "t1", "fine", "HEAD~1").out == "c4 has the tag fine.\n"
-    assert hf("tag", "t1", "-n", "best", "other").out == "b4 has the name best.\n"
-    taken = hf("tag", "t1", "-n", "best")
-    assert (taken.code, "another checkpoint has the name" in taken.err, "--force" in taken.err) == (4, True, True)
-    assert hf("tag", "t1", "-n", "-f", "best", "--json").records == [{"thread": "t1", "id": "c5", "name": "best"}]
+def test_tags_and_labels_are_added(hf: Hf, url: str) -> None:
+    assert hf("label", "t1", "fine").out == "c5 has the label fine.\n"
+    assert hf("label", "t1", "fine", "HEAD~1").out == "c4 has the label fine.\n"
+    assert hf("tag", "t1", "best", "other").out == "b4 has the tag best.\n"
+    taken = hf("tag", "t1", "best")
+    assert (taken.code, "another checkpoint has the" in taken.err, "--force" in taken.err) == (4, True, True)
+    assert hf("tag", "t1", "-f", "best", "--json").records == [{"thread": "t1", "id": "c5", "tag": "best"}]
     with holdfast.open(url) as store:
-        assert (store.names("t1"), store.tags("t1")["fine"]) == ({"best": "c5", "good": "c1"}, ["c4", "c5"])
-    assert hf("tag", "t1", "x", "nope").code == 3
-    assert hf("tag", "t1", "-f").code == 2
+        assert store.thread("t1").tags() == {"best": "c5", "good": "c1"}
+        assert store.thread("t1").labels()["fine"] == ["c4", "c5"]
+    for command in ("tag", "label"):
+        assert hf(command, "t1", "x", "nope").code == 3
+        assert hf(command, "t1", "-d").code == 2
 
 
-def test_tags_and_names_are_taken_away(hf: Hf, url: str) -> None:
-    assert hf("tag", "t1", "-d", "seen", "c4").out == "seen was taken from c4.\n"
-    assert hf("tag", "t1", "-d", "seen", "c4").out == "seen was taken from none.\n"
-    assert hf("tag", "t1", "-d", "seen").out == "seen was taken from c1.\n"
-    assert hf("tag", "t1", "-d", "-n", "seen").code == 3
-    assert hf("tag", "t1", "-d", "good", "--json").records[0]["taken_from"] == ["c1"]
+def test_tags_and_labels_are_removed(hf: Hf, url: str) -> None:
+    assert hf("label", "t1", "-d", "seen", "c4").out == "The label seen was removed from c4.\n"
+    assert hf("label", "t1", "-d", "seen", "c4").out == "The label seen was removed from none.\n"
+    assert hf("label", "t1", "-d", "seen").out == "The label seen was removed from c1.\n"
+    assert hf("label", "t1", "-d", "seen").code == 3
+    assert hf("tag", "t1", "-d", "seen").code == 3
+    assert hf("tag", "t1", "-d", "good", "--json").records == [{"thread": "t1", "tag": "good", "removed_from": ["c1"]}]
     assert hf("tag", "t1", "-d", "good").code == 3
     with holdfast.open(url) as store:
-        assert (store.names("t1"), store.tags("t1")) == ({}, {})
+        assert (store.thread("t1").tags(), store.thread("t1").labels()) == ({}, {})
 
 
 @pytest.mark.parametrize("words", [["branch", "t1"], ["switch", "t1", "other"], ["tag", "t1", "x"]], ids=" ".join)

@@ -207,7 +207,7 @@ def test_deleting_what_is_not_there_deletes_nothing(hf: Run, url: str) -> None:
 
 def test_a_thread_that_is_held_is_not_deleted(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        store.hold("t2", reason="audit")
+        store.thread("t2").hold(reason="audit")
     for arguments in (["--yes"], ["--dry-run"]):
         result = hf("delete", "t1", "t2", *arguments)
         assert result.code == exit_codes.ERROR

@@ -50,7 +50,7 @@ def test_internal_channels(hf: Run, url: str) -> None:
 
 def test_a_branch_with_dots_in_its_name(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        store.fork("t1", branch="c1..c3", at="c4")
+        store.thread("t1").fork("c1..c3", at="c4")
     assert hf("diff", "t1", "c1..c3", "--stat").lines[2:] == [" messages: +1", " count: changed"]
 
 
@@ -58,7 +58,7 @@ def test_the_checkpoint_before_was_pruned(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
         for number in range(3):
             store.put("short", {"n": number})
-        store.prune(threads="short", keep_latest=True)
+        store.maintenance.prune(threads="short", keep_latest=True)
     done = hf("diff", "short")
     assert (done.code, "was pruned" in done.err, "Name the checkpoint" in done.err) == (3, True, True)
     done = hf("log", "short", "-p")
@@ -222,7 +222,7 @@ def test_pruned_checkpoints(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
         for number in range(4):
             store.put("old", {"messages": ["words " * 50 + str(each) for each in range(number + 1)]})
-        store.prune(threads="old", keep_last=1)
+        store.maintenance.prune(threads="old", keep_last=1)
     assert hf("blame", "old", "messages[1]").lines[1].startswith("(pruned) ")
     assert hf("blame", "old", "messages[1]", "--json").records[0]["id"] is None
     assert hf("blame", "old", "messages[1]", "--history").lines[0].startswith("(pruned)  step 1  pruned ")

@@ -29,7 +29,7 @@ def test_words_of_a_query_may_be_apart(hf: Hf) -> None:
 
 
 def test_without_text_there_is_no_place(hf: Hf) -> None:
-    result = hf("grep", "tag:seen")
+    result = hf("grep", "label:seen")
     assert result.lines == ["t1:c4", "t1:c1"]
     assert result.err == ""
 
@@ -44,7 +44,7 @@ def test_counts_and_names_of_threads(hf: Hf) -> None:
     assert hf("grep", "message", "-c").lines == ["t1:6"]
     assert hf("grep", "hello OR rest", "-l").lines == ["chat/anna", "t2"]
     assert hf("grep", "hello OR rest", "-l", "--json").records == [{"thread": "chat/anna"}, {"thread": "t2"}]
-    assert hf("grep", "tag:seen", "--count", "--json").records == [{"thread": "t1", "count": 2}]
+    assert hf("grep", "label:seen", "--count", "--json").records == [{"thread": "t1", "count": 2}]
 
 
 def test_a_limit(hf: Hf) -> None:
@@ -99,7 +99,7 @@ def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
 
 def test_damage_is_told(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t2", 0, 0)])]))
         run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     result = hf("grep", "hello")

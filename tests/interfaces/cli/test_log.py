@@ -135,7 +135,7 @@ def test_a_graph(hf: Hf) -> None:
 
 def test_a_merge_has_two_parents(url: str, hf: Hf) -> None:
     with holdfast.open(url) as store:
-        merged = store.merge("t1", "other", into="main", strategy="theirs")
+        merged = store.thread("t1").merge("other", into="main", strategy="theirs")
     found = hf("log", "t1", "main", "--graph", "--oneline")
     assert found.lines[0].startswith("* ")
     assert found.lines[1].rstrip() == "|\\"
@@ -212,8 +212,8 @@ def test_ids_are_as_short_as_they_may_be(url: str, hf: Hf) -> None:
 def test_names_do_nothing_to_the_terminal(url: str, hf: Hf) -> None:
     nasty = "a\x1b[2Jb\nc\x9b31m"
     with holdfast.open(url) as store:
-        store.put(nasty, {nasty: nasty}, id=nasty, metadata={nasty: nasty}, name=nasty, tags=[nasty])
-        store.fork(nasty, branch=nasty)
+        store.put(nasty, {nasty: nasty}, id=nasty, metadata={nasty: nasty}, tag=nasty, labels=[nasty])
+        store.thread(nasty).fork(nasty)
     for arguments in (
         ("log", nasty),
         ("log", nasty, "--oneline", "--graph"),
@@ -234,7 +234,7 @@ def test_pruned_checkpoints_are_passed_by(url: str, hf: Hf) -> None:
     with holdfast.open(url) as store:
         for number in range(5):
             store.put("p", {"n": number}, id=f"p{number}")
-        store.prune(keep_last=2, threads=["p"])
+        store.maintenance.prune(keep_last=2, threads=["p"])
     assert first_words(hf("log", "p", "--oneline")) == ["p4", "p3"]
     assert [line.split()[1] for line in hf("log", "p", "--oneline", "--graph").lines] == ["p4", "p3"]
 

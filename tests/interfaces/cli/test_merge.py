@@ -25,7 +25,7 @@ def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/merges.db"
     with holdfast.open(url) as store:
         store.put("t", {"n": 0, "plan": ["think"], "text": "a\n"})
-        store.fork("t", branch="draft")
+        store.thread("t").fork("draft")
         store.update("t", {"n": 2, "plan": ["think", "theirs"], "theirs": True}, branch="draft")
         store.update("t", {"n": 1, "plan": ["think", "ours"]}, branch="main")
     return url
@@ -38,7 +38,7 @@ def hf(url: str) -> Hf:
 
 def state(url: str) -> Any:
     with holdfast.open(url) as store:
-        return store.get("t", branch="main").state
+        return store.get("t", at="main").state
 
 
 def test_clashes_are_told_by_place(hf: Hf, url: str) -> None:
@@ -99,7 +99,7 @@ def test_what_is_nothing_or_long_is_shown(hf: Hf, url: str, monkeypatch: pytest.
 
 def test_a_checkpoint_that_is_followed_by_another(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        head = store.resolve("t", "main").id
+        head = store.thread("t").resolve("main").id
         store.update("t", {"more": 1}, branch="main")
     refused = hf("merge", "t", "draft", "--into", head, "-s", "ours")
     assert (refused.code, refused.out) == (4, "")

@@ -141,7 +141,7 @@ def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_store_is_opened_too(url: str) -> None:
     session = CliContext()
-    assert session.open_other(url).thread("t1").steps == 8
+    assert session.open_other(url).thread("t1").info().steps == 8
     session.close()
 
 

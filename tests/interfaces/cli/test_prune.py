@@ -33,7 +33,7 @@ def test_a_dry_run_says_what_would_go_and_why(hf: Hf, url: str) -> None:
     words = [line.split() for line in done.lines]
     assert ["keep", "c5"] in [each[:2] for each in words]
     assert ["drop", "c3"] in [each[:2] for each in words]
-    assert any(each[:2] == ["keep", "c1"] and each[-4:] == ["name", "good,", "tag", "seen"] for each in words)
+    assert any(each[:2] == ["keep", "c1"] and each[-4:] == ["tag", "good,", "label", "seen"] for each in words)
     assert done.lines[-1].startswith("4 checkpoints of 1 thread would go, 4 kept; ")
     assert len(ids(url)) == 8
 
@@ -60,13 +60,13 @@ def test_json(hf: Hf, url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "left"),
     [
-        (["t1", "--keep-latest", "--drop-named"], ["c5", "b4"]),
+        (["t1", "--keep-latest", "--drop-tagged"], ["c5", "b4"]),
         (["t1", "--keep-latest"], ["c5", "c4", "c1", "b4"]),
-        (["--all", "--keep-tag", "se*", "--drop-named"], ["c5", "c4", "c1", "b4"]),
-        (["--prefix", "t", "--keep-where", "meta.n:2", "--drop-named"], ["c5", "c2", "b4"]),
+        (["--all", "--keep-label", "se*", "--drop-tagged"], ["c5", "c4", "c1", "b4"]),
+        (["--prefix", "t", "--keep-where", "meta.n:2", "--drop-tagged"], ["c5", "c2", "b4"]),
         (["--where", "steps>3", "--keep-last", "3"], ["c5", "c4", "c3", "c1", "b4"]),
         (["t1", "--keep-within", "1d"], ["c5", "c4", "c3", "c2", "c1", "c0", "b4", "b3"]),
-        (["t1", "--keep-yearly", "1", "--drop-named", "--local"], ["c5", "b4"]),
+        (["t1", "--keep-yearly", "1", "--drop-tagged", "--local"], ["c5", "b4"]),
         (["t1", "--max-size", "1GB"], ["c5", "c4", "c3", "c2", "c1", "c0", "b4", "b3"]),
         (["t1", "--max-thread-size", "0.001KiB"], ["c5", "c4", "c1", "b4"]),
     ],
@@ -177,7 +177,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
             assert found == {id: expected[id] for id in found}
             counts.add(len(found))
         assert counts == {5, 40}
-        report = store.prune(keep_last=5)  # no lease was left behind
+        report = store.maintenance.prune(keep_last=5)  # no lease was left behind
         assert not report.problems
     assert kit.run("prune", "--all", "--keep-last", "5", "--yes", store=url).code == 0
 
@@ -188,7 +188,7 @@ def test_pins(hf: Hf, url: str) -> None:
     assert hf("pin", "t1", "HEAD~2", "--json").records == [{"thread": "t1", "id": "c3", "pinned": True, "reason": None}]
     assert "for the auditors" in hf("pin", "t1").out
     assert [each["id"] for each in hf("pin", "t1", "--json").records] == ["c3", "c2"]
-    hf("prune", "t1", "--keep-latest", "--drop-named", "--yes")
+    hf("prune", "t1", "--keep-latest", "--drop-tagged", "--yes")
     assert ids(url) == ["c5", "c3", "c2", "b4"]
     assert hf("pin", "t1", "c2", "-d").out == "c2 is no longer pinned.\n"
     assert hf("pin", "t1", "c2", "-d").code == 3
@@ -213,7 +213,7 @@ def test_holds(hf: Hf, url: str) -> None:
 
 def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        run(Lease(store.engine.ground, Line("", "t1"), "rewrite").take())
+        run(Lease(store._engine.ground, Line("", "t1"), "rewrite").take())
     done = hf("prune", "--all", "--keep-last", "1", "--yes")
     assert (done.code, "under way" in done.err) == (4, True)
     assert hf("prune", "--all", "--keep-last", "1", "--yes", "--json").code == 4
@@ -221,7 +221,7 @@ def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
 
 def test_orphans(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        backend = store.engine.ground.backend
+        backend = store._engine.ground.backend
         run(backend.apply([Put(NODES, Row(("", "t1", 99, b"node"), (), b"x" * 100))]))
         run(backend.apply([Put(NODES, Row(("", "gone", 1, b"node"), (), b"x" * 100))]))
     done = hf("prune", "--orphans", "--dry-run")

@@ -31,8 +31,8 @@ def test_the_latest(hf: Hf) -> None:
 
 
 def test_another(hf: Hf) -> None:
-    assert "Names:    good" in hf("show", "t1", "good").lines
-    assert "Tags:     seen" in hf("show", "t1", "c4").lines
+    assert "Tags:     good" in hf("show", "t1", "good").lines
+    assert "Labels:   seen" in hf("show", "t1", "c4").lines
     assert "Step:     4 on other" in hf("show", "t1", "other").lines
     assert hf("show", "t1", "#1").lines[0] == "checkpoint c1"
     assert hf("show", "t1", "c0").lines[3] == "Parent:   (none)"
@@ -41,8 +41,8 @@ def test_another(hf: Hf) -> None:
 def test_as_json(hf: Hf) -> None:
     (record,) = hf("show", "t1", "c1", "--json").records
     assert record["state"]["count"] == 1
-    assert record["names"] == ["good"]
-    assert record["tags"] == ["seen"]
+    assert record["tags"] == ["good"]
+    assert record["labels"] == ["seen"]
     assert len(record["hash"]) == 64
     (record,) = hf("show", "t1", "--json", "--channel", "count").records
     assert record["state"] == {"count": 5}

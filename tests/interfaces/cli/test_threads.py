@@ -94,4 +94,4 @@ def test_stats_tell_how_a_store_of_several_is_doing(url: str) -> None:
     found = kit.run("stats", store=f"metrics:?store={url}")
     assert any(line.startswith("Reads:") for line in found.lines)
     with holdfast.open(url) as store:
-        assert store.thread("t1").steps == 8
+        assert store.thread("t1").info().steps == 8

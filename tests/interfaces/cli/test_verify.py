@@ -26,7 +26,7 @@ Run = Callable[..., kit.Result]
 def lose(url: str, *key: str | int) -> None:
     """Remove a step's row."""
     with holdfast.open(url) as store:
-        run(store.engine.ground.backend.apply([Delete(STEPS, ("", *key))]))
+        run(store._engine.ground.backend.apply([Delete(STEPS, ("", *key))]))
 
 
 def test_a_sound_store(hf: Run) -> None:
@@ -96,14 +96,14 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
         store.copy_to(copy)
         truth = {each.thread: store.get(each.thread).state for each in store.threads()}
         for number in range(8):
-            run(store.engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
+            run(store._engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
     mending = "holdfast.maintenance.repair.repairer:_Run._thread"
     with kit.halted("repair", "--from", copy, "--yes", "--store", url, after=3, at=mending) as terminal:
         terminal.expect("halted")
         terminal.send("\x03")
         assert terminal.wait() == 130
     with holdfast.open(url) as store:
-        assert store.verify().damaged == sorted(truth)[3:]
+        assert store.maintenance.verify().damaged == sorted(truth)[3:]
     assert kit.run("repair", "--from", copy, "--yes", store=url).code == 0
     assert kit.run("verify", "--level", "decode", store=url).code == 0
     with holdfast.open(url) as store:
@@ -157,7 +157,7 @@ def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.Monke
 def test_notices_alone_have_a_code_of_their_own(hf: Run, url: str, tmp_path: Path) -> None:
     assert hf("heads", tmp_path / "heads.json", "--json").records[0]["threads"] > 1
     with holdfast.open(url) as store:
-        store.name("t1", "finished")
+        store.thread("t1").tag("finished")
     done = hf("verify", "--heads", tmp_path / "heads.json", "--json")
     assert (done.code, done.records[0]["sound"]) == (6, True)
     assert [each["code"] for each in done.records[0]["findings"]] == ["changed-names"]

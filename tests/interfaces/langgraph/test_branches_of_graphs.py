@@ -39,10 +39,10 @@ def log_of(graph: Any) -> list[str]:
 def test_a_graph_goes_on_with_the_branch_that_was_switched_to(store: holdfast.Store, serialized: bool) -> None:
     graph, saver = talking(store, serialized=serialized)
     graph.invoke({"log": ["one"]}, on("t"))
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     graph.invoke({"log": ["two"]}, on("t"))
     assert log_of(graph) == ["one", "a", "b", "two", "a", "b"]
-    switched = store.switch("t", "draft")
+    switched = store.thread("t").switch("draft")
     found = saver.get_tuple(on("t"))
     assert found is not None
     assert found.checkpoint["id"] == found.config["configurable"]["checkpoint_id"] == switched.id
@@ -53,21 +53,21 @@ def test_a_graph_goes_on_with_the_branch_that_was_switched_to(store: holdfast.St
     assert log_of(graph) == ["one", "a", "b"]
     assert graph.invoke({"log": ["three"]}, on("t"))["log"] == ["one", "a", "b", "three", "a", "b"]
     assert store.get("t").branch == switched.branch
-    store.switch("t", "main")
+    store.thread("t").switch("main")
     assert log_of(graph) == ["one", "a", "b", "two", "a", "b"]
 
 
 def test_a_graph_goes_on_from_a_merge(store: holdfast.Store) -> None:
     graph, saver = talking(store)
     graph.invoke({"log": ["one"]}, on("t"))
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     graph.invoke({"log": ["two"]}, on("t"))
-    store.switch("t", "draft")
+    store.thread("t").switch("draft")
     graph.invoke({"log": ["three"]}, on("t"))
     with pytest.raises(ConflictError) as refused:
-        store.merge("t", "main", "draft")
+        store.thread("t").merge("main", "draft")
     assert [clash.where for clash in refused.value.clashes] == ["log[3:6]"]  # and no version of a channel
-    merged = store.merge("t", "main", "draft", strategy="union")
+    merged = store.thread("t").merge("main", "draft", strategy="union")
     assert log_of(graph) == ["one", "a", "b", "three", "a", "b", "two"]
     found = saver.get_tuple(on("t"))
     assert found is not None
@@ -86,13 +86,13 @@ def test_no_node_runs_because_of_a_merge(store: holdfast.Store, turns: tuple[int
     """However many steps either side took: versions of channels are the greater ones."""
     graph, saver = talking(store)
     graph.invoke({"log": ["one"]}, on("t"))
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     for branch, count in zip(("main", "draft"), turns, strict=True):
-        store.switch("t", branch)
+        store.thread("t").switch(branch)
         for turn in range(count):
             graph.invoke({"log": [f"{branch} {turn}"]}, on("t"))
     kept = [store.get("t", at=at).state["__checkpoint__"] for at in ("main", "draft")]
-    store.merge("t", "main", "draft", strategy="ours", resolve={"log": "union"})
+    store.thread("t").merge("main", "draft", strategy="ours", resolve={"log": "union"})
     assert graph.get_state(on("t")).next == ()
     found = saver.get_tuple(on("t"))
     assert found is not None
@@ -112,7 +112,7 @@ def test_a_parent_that_is_only_said_to_be_one_is_not_taken_over(store: holdfast.
     said = saver.get().parent_config
     assert said is not None
     assert said["configurable"]["checkpoint_id"] == "gone"
-    restored = store.restore("t", "2")
+    restored = store.thread("t").restore(at="2")
     parent = saver.get().parent_config
     assert parent is not None
     assert parent["configurable"]["checkpoint_id"] == restored.parent == "2"
@@ -123,9 +123,9 @@ def test_a_fork_with_an_edit_and_a_restore(store: holdfast.Store) -> None:
     graph.invoke({"log": ["one"]}, on("t"))
     end = store.get("t").id
     graph.invoke({"log": ["two"]}, on("t"))
-    store.fork("t", end, branch="edited", changes={"log": ["changed"]})
+    store.thread("t").fork("edited", at=end, changes={"log": ["changed"]})
     assert graph.invoke({"log": ["three"]}, on("t"))["log"] == ["changed", "three", "a", "b"]
-    store.restore("t", end)
+    store.thread("t").restore(at=end)
     assert graph.invoke({"log": ["four"]}, on("t"))["log"] == ["one", "a", "b", "four", "a", "b"]
 
 
@@ -146,18 +146,18 @@ def test_delta_channels_stay_what_they_were(store: holdfast.Store) -> None:
     for turn in range(3):
         graph.invoke({"often": [turn], "seldom": [turn]}, on("t"))
     early, end = values_of(graph), store.get("t").id
-    store.fork("t", branch="draft")
+    store.thread("t").fork("draft")
     for turn in range(3, 6):
         graph.invoke({"often": [turn], "seldom": [turn], "n": turn}, on("t"))
     late = values_of(graph)
     assert late["seldom"][: len(early["seldom"])] == early["seldom"] != late["seldom"]
-    store.switch("t", "draft")
+    store.thread("t").switch("draft")
     assert values_of(graph) == early
-    store.switch("t", "main")
+    store.thread("t").switch("main")
     assert values_of(graph) == late
-    store.restore("t", end)
+    store.thread("t").restore(at=end)
     assert values_of(graph) == early
-    store.fork("t", end, branch="edited", changes={"n": 9})
+    store.thread("t").fork("edited", at=end, changes={"n": 9})
     assert values_of(graph) == {**early, "n": 9}
     graph.invoke({"seldom": ["more"]}, on("t"))
     assert values_of(graph)["seldom"] == [*early["seldom"], "more", ("a", len(early["seldom"]) + 1)]
@@ -166,21 +166,21 @@ def test_delta_channels_stay_what_they_were(store: holdfast.Store) -> None:
 def test_delta_channels_are_taken_whole_by_a_merge(store: holdfast.Store) -> None:
     graph = delta_graph(store)
     graph.invoke({"seldom": [0]}, on("t"))
-    store.fork("t", branch="draft", changes={"n": 1})
+    store.thread("t").fork("draft", changes={"n": 1})
     theirs = values_of(graph)
-    store.switch("t", "main")
+    store.thread("t").switch("main")
     graph.invoke({"seldom": [1]}, on("t"))
     ours = values_of(graph)
-    store.merge("t", "draft")
+    store.thread("t").merge("draft")
     assert values_of(graph) == {**ours, "n": 1}  # the draft wrote to none of them
-    store.merge("t", "main", "draft")
+    store.thread("t").merge("main", "draft")
     assert values_of(graph) == {**ours, "n": 1}  # main alone did
     graph.invoke({"seldom": [2]}, on("t"))
     drafted = values_of(graph)
-    store.switch("t", "main")
+    store.thread("t").switch("main")
     graph.invoke({"seldom": [3]}, on("t"))
     with pytest.raises(UnsupportedError, match="both sides wrote to channel"):
-        store.merge("t", "draft")
+        store.thread("t").merge("draft")
     assert theirs["seldom"] != drafted["seldom"]
-    store.merge("t", "draft", strategy="theirs")
+    store.thread("t").merge("draft", strategy="theirs")
     assert values_of(graph)["seldom"] == drafted["seldom"]

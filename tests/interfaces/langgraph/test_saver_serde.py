@@ -107,7 +107,7 @@ def test_a_graph_goes_on_from_what_the_store_saved(serialized: bool) -> None:
         store.update("t", {"log": ["changed"]})
         assert graph.get_state(on("t")).next == ("b",)
         assert graph.invoke(None, on("t"))["log"] == ["changed", "b"]
-        restored = store.restore("t", stopped.id)
+        restored = store.thread("t").restore(at=stopped.id)
         assert graph.get_state(on("t")).values["log"] == ["in", "a"]
         assert saver.get_tuple(on("t")).metadata["step"] == restored.step - 1  # type: ignore[union-attr]
         assert graph.invoke(None, on("t"))["log"] == ["in", "a", "b"]

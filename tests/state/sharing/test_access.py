@@ -23,8 +23,8 @@ def store() -> Iterator[Store]:
 
 def uses(acting: Any) -> dict[str, Callable[[], object]]:
     """All that can be done, by name."""
-    topic, requests = acting.topic("news"), acting.requests("planner")
-    pipeline, document = acting.pipeline("ingest", STAGES), acting.document("plan")
+    topic, requests = acting.sharing.topic("news"), acting.sharing.requests("planner")
+    pipeline, document = acting.sharing.pipeline("ingest", STAGES), acting.sharing.document("plan")
     return {
         "publish": lambda: topic.publish(1),
         "subscribe": lambda: topic.subscribe("a"),
@@ -68,15 +68,15 @@ def test_nothing_is_allowed_without_a_grant(store: Store, subtests: pytest.Subte
         with subtests.test(what):
             stranger = f"stranger-{number}"
             with pytest.raises(DeniedError):
-                uses(store.acting_as(agent=stranger))[what]()
-            tried = store.audit(actor=f"agent:{stranger}")
+                uses(store.as_identity(agent=stranger))[what]()
+            tried = store.audit.query(actor=f"agent:{stranger}")
             assert tried
             assert {each.outcome for each in tried} == {"denied"}
 
 
 def test_a_topic_of_an_agents_own_scope_is_its_own(store: Store) -> None:
-    mine = store.acting_as(agent="writer")
-    topic = mine.topic("drafts", agent="writer")
+    mine = store.as_identity(agent="writer")
+    topic = mine.sharing.topic("drafts", agent="writer")
     subscription = topic.subscribe("a")
     topic.publish("hello")
     message = subscription.receive(0)
@@ -84,13 +84,13 @@ def test_a_topic_of_an_agents_own_scope_is_its_own(store: Store) -> None:
     assert (message.value, message.actor) == ("hello", "agent:writer")
     subscription.ack()
     with pytest.raises(DeniedError):
-        store.acting_as(agent="other").topic("drafts", agent="writer").subscribe("a")
+        store.as_identity(agent="other").sharing.topic("drafts", agent="writer").subscribe("a")
 
 
 def test_one_who_may_read_a_topic_subscribes_and_one_who_may_write_publishes(store: Store) -> None:
     store.access.grant("agent:reader", "read", custom="topic/news")
     store.access.grant("agent:writer", "write", custom="topic/news")
-    reader, writer = (store.acting_as(agent=name).topic("news") for name in ("reader", "writer"))
+    reader, writer = (store.as_identity(agent=name).sharing.topic("news") for name in ("reader", "writer"))
     subscription = reader.subscribe("inbox")
     writer.publish("x")
     assert [message.value for message in subscription.receive_many(timeout=0)] == ["x"]
@@ -102,10 +102,10 @@ def test_one_who_may_read_a_topic_subscribes_and_one_who_may_write_publishes(sto
 
 def test_names_of_subscribers_are_the_own_of_each_identity(store: Store) -> None:
     store.access.grant("group:everyone", "read", custom="topic/news")
-    one, two = (store.acting_as(agent=name).topic("news") for name in ("one", "two"))
+    one, two = (store.as_identity(agent=name).sharing.topic("news") for name in ("one", "two"))
     first = one.subscribe("inbox")
     second = two.subscribe("inbox")
-    store.topic("news").publish(1)
+    store.sharing.topic("news").publish(1)
     for subscription in (first, second):
         assert subscription.receive(0) is not None
         subscription.ack()
@@ -119,8 +119,8 @@ def test_names_of_subscribers_are_the_own_of_each_identity(store: Store) -> None
 
 def test_a_grant_that_is_revoked_cuts_a_subscriber_off_at_once(store: Store) -> None:
     grant = store.access.grant("agent:reader", "read", custom="topic/news")
-    topic = store.topic("news")
-    subscription = store.acting_as(agent="reader").topic("news").subscribe("a")
+    topic = store.sharing.topic("news")
+    subscription = store.as_identity(agent="reader").sharing.topic("news").subscribe("a")
     for number in range(3):
         topic.publish(number)
     assert subscription.receive(0) is not None
@@ -134,7 +134,7 @@ def test_a_grant_that_is_revoked_cuts_a_subscriber_off_at_once(store: Store) -> 
 def test_who_asks_cannot_serve_and_who_serves_cannot_ask(store: Store) -> None:
     store.access.grant("agent:asker", "write", custom="requests/planner", keys="ask")
     store.access.grant("agent:planner", "both", custom="requests/planner", keys="serve")
-    asker, planner = (store.acting_as(agent=name).requests("planner") for name in ("asker", "planner"))
+    asker, planner = (store.as_identity(agent=name).sharing.requests("planner") for name in ("asker", "planner"))
     id = asker.ask("plan")
     request = planner.take()
     assert request is not None
@@ -148,9 +148,9 @@ def test_who_asks_cannot_serve_and_who_serves_cannot_ask(store: Store) -> None:
 
 def test_a_worker_is_let_into_its_stage_only(store: Store) -> None:
     store.access.grant("agent:parser", "both", custom="pipeline/ingest", keys="parse")
-    store.pipeline("ingest", STAGES).put(1)
-    store.pipeline("ingest", STAGES).work("fetch", str, timeout=0)
-    parser = store.acting_as(agent="parser").pipeline("ingest", STAGES)
+    store.sharing.pipeline("ingest", STAGES).put(1)
+    store.sharing.pipeline("ingest", STAGES).work("fetch", str, timeout=0)
+    parser = store.as_identity(agent="parser").sharing.pipeline("ingest", STAGES)
     assert parser.work("parse", str.upper, timeout=0) == 1
     for denied in (lambda: parser.put(1), lambda: parser.take("fetch"), parser.stats, parser.results):
         with pytest.raises(DeniedError):
@@ -160,7 +160,7 @@ def test_a_worker_is_let_into_its_stage_only(store: Store) -> None:
 def test_a_document_is_edited_by_those_who_may(store: Store) -> None:
     store.access.grant("agent:editor", "both", custom="document/plan")
     store.access.grant("agent:reader", "read", custom="document/plan")
-    editor, reader = (store.acting_as(agent=name).document("plan") for name in ("editor", "reader"))
+    editor, reader = (store.as_identity(agent=name).sharing.document("plan") for name in ("editor", "reader"))
     editor.edit(lambda _: {"a": 1})
     assert reader.read().value == {"a": 1}
     assert [past.actor for past in reader.history()] == ["agent:editor"]
@@ -172,9 +172,9 @@ def test_a_document_is_edited_by_those_who_may(store: Store) -> None:
 def test_the_state_of_the_scope_is_something_else(store: Store) -> None:
     """Who may publish can neither change nor take away what others published."""
     store.access.grant("agent:writer", "both", custom="topic/news")
-    store.topic("news").publish(1)
-    state = store.acting_as(agent="writer").state(custom="topic/news")
+    store.sharing.topic("news").publish(1)
+    state = store.as_identity(agent="writer").state(custom="topic/news")
     assert list(state) == []
     state["message"] = 2
     state.clear()
-    assert [message.value for message in store.topic("news").read()] == [1]
+    assert [message.value for message in store.sharing.topic("news").read()] == [1]

@@ -47,7 +47,7 @@ def values(subscription: Subscription, limit: int = 1000) -> list[Any]:
 
 @pytest.mark.usefixtures("short")
 def test_each_subscriber_gets_every_message_in_order(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     one = topic.subscribe("one", start="start")
     numbers = [topic.publish({"n": number, "text": "x" * 500}).number for number in range(11)]
     assert numbers == list(range(1, 12))
@@ -63,7 +63,7 @@ def test_each_subscriber_gets_every_message_in_order(store: Store) -> None:
 
 def test_a_page_of_messages_is_one_read() -> None:
     watched = InterferingBackend()
-    topic = store_on(watched, Clock()).topic("news")
+    topic = store_on(watched, Clock()).sharing.topic("news")
     subscription = topic.subscribe("a", start="start")
     for number in range(20):
         topic.publish(number)
@@ -80,7 +80,7 @@ def test_a_page_of_messages_is_one_read() -> None:
 
 
 def test_a_subscriber_goes_on_after_the_last_message_it_acknowledged(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     first = topic.subscribe("a")
     for number in range(4):
         topic.publish(number)
@@ -94,7 +94,7 @@ def test_a_subscriber_goes_on_after_the_last_message_it_acknowledged(store: Stor
 
 
 def test_who_was_replaced_can_acknowledge_nothing(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     old = topic.subscribe("a")
     topic.publish(1)
     topic.publish(2)
@@ -113,7 +113,7 @@ def test_who_was_replaced_can_acknowledge_nothing(store: Store) -> None:
 
 
 def test_a_handler_that_fails_gets_the_message_again(store: Store) -> None:
-    topic, seen = store.topic("news"), list[Any]()
+    topic, seen = store.sharing.topic("news"), list[Any]()
     subscription = topic.subscribe("a")
     for number in range(3):
         topic.publish(number)
@@ -131,7 +131,7 @@ def test_a_handler_that_fails_gets_the_message_again(store: Store) -> None:
 
 
 def test_what_a_handler_changes_carries_the_message_as_its_cause(store: Store) -> None:
-    topic, state = store.topic("news"), store.state(agent="a")
+    topic, state = store.sharing.topic("news"), store.state(agent="a")
     subscription = topic.subscribe("a")
     with correlation("run-7", cause="order-1"):
         published = topic.publish("go")
@@ -144,7 +144,7 @@ def test_what_a_handler_changes_carries_the_message_as_its_cause(store: Store) -
 
 @pytest.mark.usefixtures("short")
 def test_messages_that_all_have_seen_are_dropped(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     assert topic.trim() == 0
     fast, slow = topic.subscribe("fast"), topic.subscribe("slow")
     for number in range(14):
@@ -158,7 +158,7 @@ def test_messages_that_all_have_seen_are_dropped(store: Store) -> None:
     assert [message.number for message in topic.read()] == [13, 14]
     assert values(topic.subscribe("new", start="start")) == [12, 13]
     # What was dropped is not begun again by one who still remembers it.
-    assert store_on(store.engine.ground.backend, Clock()).topic("news").publish("x").number == 15
+    assert store_on(store._engine.ground.backend, Clock()).sharing.topic("news").publish("x").number == 15
     assert topic.publish("y").number == 16
 
 
@@ -166,14 +166,14 @@ def test_messages_that_all_have_seen_are_dropped(store: Store) -> None:
 def test_messages_that_are_old_are_dropped_and_a_held_one_is_not() -> None:
     clock = Clock()
     store = store_on(MemoryBackend(), clock)
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     subscription = topic.subscribe("a")
     for number in range(10):
         clock.sleep(60)
         topic.publish(number)
     assert topic.trim(older_than=timedelta(minutes=4)) == 4
     assert values(subscription) == list(range(4, 10))  # it was too slow
-    store.hold("␞topic:news/link:000000000001", reason="asked for")
+    store.thread("␞topic:news/link:000000000001").hold(reason="asked for")
     assert topic.trim(older_than=1) == 0
     with pytest.raises(InvalidError):
         topic.trim(older_than=-1)
@@ -181,7 +181,7 @@ def test_messages_that_are_old_are_dropped_and_a_held_one_is_not() -> None:
 
 @pytest.mark.usefixtures("short")
 def test_the_cursor_takes_no_more_room_the_more_is_acknowledged(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     subscription = topic.subscribe("a")
     for number in range(40):
         topic.publish(number)
@@ -194,12 +194,12 @@ def test_the_cursor_takes_no_more_room_the_more_is_acknowledged(store: Store) ->
 async def _names(store: Store, prefix: str) -> Any:
     from holdfast.backends.runtime.drivers import arun
 
-    return await arun(store.engine.lines.names("", prefix))
+    return await arun(store._engine.lines.names("", prefix))
 
 
 @pytest.mark.usefixtures("short")
 def test_a_topic_can_be_deleted_and_begun_again(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     assert not topic.delete()
     topic.subscribe("a")
     for number in range(6):
@@ -207,12 +207,12 @@ def test_a_topic_can_be_deleted_and_begun_again(store: Store) -> None:
     assert topic.delete()
     assert (topic.count(), topic.read(), topic.subscribers()) == (0, [], [])
     assert topic.publish("again").number == 1
-    assert not store.verify().findings
+    assert not store.maintenance.verify().findings
 
 
 @pytest.mark.usefixtures("short")
 def test_writers_that_remember_different_links_agree(store: Store) -> None:
-    others = [store_on(store.engine.ground.backend, Clock()).topic("news") for _ in range(3)]
+    others = [store_on(store._engine.ground.backend, Clock()).sharing.topic("news") for _ in range(3)]
     for number in range(30):
         assert others[number % 7 % 3].publish(number).number == number + 1
     assert [message.value for message in _all(others[0])] == list(range(30))
@@ -227,16 +227,16 @@ def _all(topic: Topic) -> list[Any]:
 
 @pytest.mark.usefixtures("short")
 def test_one_who_slept_while_all_it_knew_was_dropped(store: Store) -> None:
-    backend = store.engine.ground.backend
-    writer, reader = (store_on(backend, Clock()).topic("news") for _ in range(2))
+    backend = store._engine.ground.backend
+    writer, reader = (store_on(backend, Clock()).sharing.topic("news") for _ in range(2))
     subscription = reader.subscribe("slow", start="start")
     assert writer.publish(0).number == reader.count() == 1
-    assert store.topic("news").unsubscribe("slow")
-    other = store.topic("news").subscribe("quick", start="start")
+    assert store.sharing.topic("news").unsubscribe("slow")
+    other = store.sharing.topic("news").subscribe("quick", start="start")
     for number in range(1, 10):
-        store.topic("news").publish(number)
+        store.sharing.topic("news").publish(number)
     assert len(values(other)) == 10
-    assert store.topic("news").trim() == 8
+    assert store.sharing.topic("news").trim() == 8
     assert writer.publish(10).number == 11
     assert reader.count() == 11
     assert [message.value for message in subscription.receive_many(timeout=0)] == [8, 9, 10]
@@ -244,7 +244,7 @@ def test_one_who_slept_while_all_it_knew_was_dropped(store: Store) -> None:
 
 def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = InterferingBackend()
-    one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
+    one, other = (store_on(watched, Clock()).sharing.topic("news") for _ in range(2))
     with watched.interfere(lambda: other.publish("first")):
         assert one.publish("second").number == 2
     assert [message.value for message in one.read()] == ["first", "second"]
@@ -257,7 +257,7 @@ def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_link_that_is_dropped_while_the_next_is_begun() -> None:
     """What the new link rests on goes before it is stored: another one has begun it by then."""
     watched = InterferingBackend()
-    one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
+    one, other = (store_on(watched, Clock()).sharing.topic("news") for _ in range(2))
     seen = other.subscribe("a")
     for number in range(4):
         one.publish(number)
@@ -282,14 +282,14 @@ def test_hooks_are_called_for_what_is_shared_and_not_for_how_it_is_kept(store: S
         if call.value == "bad":
             raise VetoError("not that")
 
-    topic, document = store.topic("news"), store.document("plan")
+    topic, document = store.sharing.topic("news"), store.sharing.document("plan")
     subscription = topic.subscribe("a")
     topic.publish("good")
     with pytest.raises(VetoError, match="not that"):
         topic.publish("bad")
     assert [message.value for message in islice(subscription, 1)] == ["good"]
     subscription.ack()
-    pipeline, requests = store.pipeline("p", ["a"]), store.requests("r")
+    pipeline, requests = store.sharing.pipeline("p", ["a"]), store.sharing.requests("r")
     pipeline.put("bad")
     assert pipeline.work("a", str, timeout=0) == 1
     requests.ask("bad")
@@ -305,7 +305,7 @@ def test_hooks_are_called_for_what_is_shared_and_not_for_how_it_is_kept(store: S
 
 
 def test_large_messages_and_names_of_all_kinds(store: Store) -> None:
-    topic = store.topic("team/é %2F news", agent="writer", tool="x")
+    topic = store.sharing.topic("team/é %2F news", agent="writer", tool="x")
     topic.publish(b"x" * 200_000)
     topic.publish({"small": 1})
     assert [message.value for message in topic.subscribe("in/box %", start="start").receive_many(timeout=0)] == [
@@ -315,19 +315,19 @@ def test_large_messages_and_names_of_all_kinds(store: Store) -> None:
     assert topic.subscribers()[0].name == "in/box %"
     assert str(topic.scope) == "agent:writer/tool:x/custom:topic%2Fteam%2Fé %252F news"
     assert "team" in repr(topic)
-    assert store.topic("team").count() == 0
+    assert store.sharing.topic("team").count() == 0
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "a//b", "a\0b", "x" * 257])
 def test_bad_names(store: Store, name: str) -> None:
     with pytest.raises(InvalidError):
-        store.topic(name)
+        store.sharing.topic(name)
     with pytest.raises(InvalidError):
-        store.topic("news").subscribe(name)
+        store.sharing.topic("news").subscribe(name)
 
 
 def test_bad_arguments(store: Store) -> None:
-    topic = store.topic("news")
+    topic = store.sharing.topic("news")
     with pytest.raises(InvalidError, match="starts from"):
         topic.subscribe("a", start="middle")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="page starts"):
@@ -337,15 +337,15 @@ def test_bad_arguments(store: Store) -> None:
     with pytest.raises(InvalidError, match="timeout"):
         topic.subscribe("a").receive(-1)
     with pytest.raises(InvalidError, match="no custom scope"):
-        store.topic("news", custom="x")
+        store.sharing.topic("news", custom="x")
     with pytest.raises(InvalidError, match="at most"):
-        store.topic("é" * 200, user="é" * 250, agent="é" * 100)
+        store.sharing.topic("é" * 200, user="é" * 250, agent="é" * 100)
     with pytest.raises(InvalidError, match="at most"):
-        store.topic("é" * 200, user="é" * 150).subscribe("é" * 200)
+        store.sharing.topic("é" * 200, user="é" * 150).subscribe("é" * 200)
 
 
 def test_a_step_without_a_message_is_noticed(store: Store) -> None:
-    store.topic("news").publish(1)
+    store.sharing.topic("news").publish(1)
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.model.scopes import Scope, ScopePart
     from holdfast.state.writer import KeyWrite, write
@@ -353,12 +353,12 @@ def test_a_step_without_a_message_is_noticed(store: Store) -> None:
     link = Scope((ScopePart("topic", "news"), ScopePart("link", f"{0:012d}")))
     run(write(store._handle, {link: [KeyWrite("other", packed=b"\x01")]}))
     with pytest.raises(CorruptError, match="no message"):
-        store.topic("news").read()
+        store.sharing.topic("news").read()
 
 
 def test_for_asyncio(store: Store) -> None:
     async def main() -> None:
-        topic = awaited(store).topic("news")
+        topic = awaited(store).sharing.topic("news")
         subscription = await topic.subscribe("a")
         seen: list[Any] = []
 
@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
         self.trimmed = 0
 
     def topic(self, which: int) -> Topic:
-        return self.stores[which].topic("t")
+        return self.stores[which].sharing.topic("t")
 
     @rule(which=st.integers(0, 1))
     def publish(self, which: int) -> None:

@@ -26,7 +26,7 @@ def store() -> Iterator[Store]:
 
 
 def test_reading_and_editing(store: Store) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     assert plan.read() == (None, 0)
     assert plan.edit(lambda value: [*value, 1], default=[]) == ([1], 1)
     assert plan.edit(lambda value: [*value, 2]) == ([1, 2], 2)
@@ -46,7 +46,10 @@ def test_reading_and_editing(store: Store) -> None:
 
 def test_an_edit_is_made_anew_on_what_others_made() -> None:
     watched = InterferingBackend()
-    mine, other = store_on(watched, Clock()).document("plan"), store_on(watched, Clock()).document("plan")
+    mine, other = (
+        store_on(watched, Clock()).sharing.document("plan"),
+        store_on(watched, Clock()).sharing.document("plan"),
+    )
     given: list[Any] = []
 
     def edit(value: list[int]) -> list[int]:
@@ -60,7 +63,7 @@ def test_an_edit_is_made_anew_on_what_others_made() -> None:
 
 
 def test_saves_on_one_version_are_merged(store: Store) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     base = plan.save({"text": "one\ntwo\nthree\n", "todo": ["a", "b"], "done": {}, "n": 1}, 0).version
     plan.save({"text": "one\n2\nthree\n", "todo": ["a", "b", "c"], "done": {"x": 1}, "n": 1}, base)
     found = plan.save({"text": "one\ntwo\nthree\nfour\n", "todo": ["z", "a", "b"], "done": {"y": 1}, "n": 2}, base)
@@ -83,7 +86,7 @@ def test_saves_on_one_version_are_merged(store: Store) -> None:
     ids=["list", "text", "text without end", "one line", "inside a dict"],
 )
 def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any, union: Any) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     version = plan.save(base, 0).version
     after = plan.save(theirs, version).version
     with pytest.raises(ConflictError, match="both changed the same") as caught:
@@ -97,7 +100,7 @@ def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any
 
 
 def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     version = plan.save({"n": 1, "m": 1}, 0).version
     plan.save({"n": 2, "m": 2}, version)
     with pytest.raises(ConflictError, match="n, m"):
@@ -121,7 +124,7 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
 
 
 def test_two_that_begin_a_document(store: Store) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     plan.save({"a": [1]}, 0)
     assert plan.save({"b": 2, "a": [2]}, 0).value == {"b": 2, "a": [1, 2]}
 
@@ -133,7 +136,7 @@ def test_two_that_begin_a_document(store: Store) -> None:
 )
 def test_no_edit_is_lost(start: list[int], edits: list[tuple[int, str]]) -> None:
     """Whatever version each editor saw last, what it adds is in the document."""
-    plan = store_on(MemoryBackend(), Clock()).document("plan")
+    plan = store_on(MemoryBackend(), Clock()).sharing.document("plan")
     first = plan.save({"list": start, "text": "".join(f"{n}\n" for n in start), "dict": {}}, 0)
     seen = dict.fromkeys(range(4), first)
     for number, (editor, what) in enumerate(edits):
@@ -154,11 +157,11 @@ def test_no_edit_is_lost(start: list[int], edits: list[tuple[int, str]]) -> None
 
 
 def test_waiting_for_others_and_for_asyncio(store: Store) -> None:
-    plan = store.document("plan")
+    plan = store.sharing.document("plan")
     assert plan.wait(0, timeout=0) is None
 
     async def main() -> None:
-        same = awaited(store).document("plan")
+        same = awaited(store).sharing.document("plan")
         waiting = asyncio.create_task(same.wait(0, timeout=20))
         await asyncio.sleep(0.01)
         await same.edit(lambda _: "x")

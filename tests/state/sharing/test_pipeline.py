@@ -42,7 +42,7 @@ def taken(pipeline: Pipeline, stage: str, **options: Any) -> PipelineTask:
 
 
 def test_items_go_through_all_stages_in_order(store: Store) -> None:
-    pipeline = store.pipeline("ingest", stages=STAGES)
+    pipeline = store.sharing.pipeline("ingest", stages=STAGES)
     first = pipeline.put("a")
     more = pipeline.put_many(["b", "c"])
     assert [first, *more] == sorted({first, *more})
@@ -54,7 +54,7 @@ def test_items_go_through_all_stages_in_order(store: Store) -> None:
 
 
 def test_results(store: Store) -> None:
-    pipeline = store.pipeline("ingest", STAGES)
+    pipeline = store.sharing.pipeline("ingest", STAGES)
     ids = pipeline.put_many(range(5))
     for stage in STAGES:
         assert pipeline.work(stage, lambda value: value + 1, timeout=0) == 5
@@ -68,7 +68,7 @@ def test_results(store: Store) -> None:
 
 
 def test_one_who_was_taken_for_dead_hands_on_nothing(store: Store, clock: Clock) -> None:
-    pipeline = store.pipeline("ingest", STAGES)
+    pipeline = store.sharing.pipeline("ingest", STAGES)
     pipeline.put("a")
     dead = taken(pipeline, "fetch", lease=10)
     clock.sleep(9)
@@ -90,7 +90,7 @@ def test_one_who_was_taken_for_dead_hands_on_nothing(store: Store, clock: Clock)
 
 
 def test_tries_have_a_limit_and_dead_items_can_be_tried_again(store: Store, clock: Clock) -> None:
-    pipeline = store.pipeline("ingest", STAGES, tries=2)
+    pipeline = store.sharing.pipeline("ingest", STAGES, tries=2)
     with correlation("run-7"):
         id = pipeline.put({"page": 1})
     assert pipeline.fail(taken(pipeline, "fetch"), ValueError("no"))
@@ -115,7 +115,7 @@ def test_tries_have_a_limit_and_dead_items_can_be_tried_again(store: Store, cloc
 
 
 def test_items_for_later(store: Store, clock: Clock) -> None:
-    pipeline = store.pipeline("ingest", STAGES)
+    pipeline = store.sharing.pipeline("ingest", STAGES)
     pipeline.put("late", delay=10)
     pipeline.put("soon")
     assert pipeline.stats().waiting["fetch"] == 2
@@ -131,7 +131,7 @@ def test_items_for_later(store: Store, clock: Clock) -> None:
 
 
 def test_a_handler_that_raises_is_called_again_later(store: Store, clock: Clock) -> None:
-    pipeline = store.pipeline("ingest", ["only"], tries=3)
+    pipeline = store.sharing.pipeline("ingest", ["only"], tries=3)
     pipeline.put(1)
     seen: list[int] = []
 
@@ -153,7 +153,7 @@ def test_a_handler_that_raises_is_called_again_later(store: Store, clock: Clock)
 
 
 def test_a_handler_runs_with_the_item_as_its_cause(store: Store) -> None:
-    pipeline, seen = store.pipeline("ingest", ["only"]), list[Any]()
+    pipeline, seen = store.sharing.pipeline("ingest", ["only"]), list[Any]()
     with correlation("run-7"):
         id = pipeline.put(1)
     pipeline.work("only", lambda _: seen.append((current().correlation, current().cause)), limit=1)
@@ -162,7 +162,7 @@ def test_a_handler_runs_with_the_item_as_its_cause(store: Store) -> None:
 
 
 def test_a_handler_at_work_for_long_keeps_its_item(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = store.pipeline("ingest", ["only"])
+    pipeline = store.sharing.pipeline("ingest", ["only"])
     pipeline.put(1)
     beats = Beats(pipeline, monkeypatch)
 
@@ -177,7 +177,7 @@ def test_a_handler_at_work_for_long_keeps_its_item(store: Store, clock: Clock, m
 
 
 def test_one_who_lost_its_item_goes_on_with_the_next(store: Store, clock: Clock) -> None:
-    pipeline = store.pipeline("ingest", ["only"])
+    pipeline = store.sharing.pipeline("ingest", ["only"])
     pipeline.put_many([1, 2])
 
     def handler(value: int) -> int:
@@ -191,24 +191,24 @@ def test_one_who_lost_its_item_goes_on_with_the_next(store: Store, clock: Clock)
 
 
 def test_the_stages_are_the_same_for_all(store: Store) -> None:
-    store.pipeline("ingest", STAGES).put(1)
+    store.sharing.pipeline("ingest", STAGES).put(1)
     with pytest.raises(ConflictError, match="fetch, parse, store"):
-        store.pipeline("ingest", ["fetch"]).put(1)
-    pipeline = store.pipeline("ingest", STAGES)
+        store.sharing.pipeline("ingest", ["fetch"]).put(1)
+    pipeline = store.sharing.pipeline("ingest", STAGES)
     with pytest.raises(InvalidError, match="no stage"):
         pipeline.take("nowhere")
     for stages in ([], ["a", "a"], ["a/b"], "abc"):
         with pytest.raises(InvalidError):
-            store.pipeline("x", stages)
+            store.sharing.pipeline("x", stages)
     with pytest.raises(InvalidError, match="tried once"):
-        store.pipeline("x", ["a"], tries=0)
+        store.sharing.pipeline("x", ["a"], tries=0)
     with pytest.raises(InvalidError, match="items are put"):
         pipeline.put_many([])
     with pytest.raises(InvalidError, match="lease"):
         pipeline.take("fetch", lease=0)
     task = taken(pipeline, "fetch")
     with pytest.raises(InvalidError, match="take"):
-        store.pipeline("other", STAGES).done(task)
+        store.sharing.pipeline("other", STAGES).done(task)
     assert "fetch" in repr(task)
     assert "ingest" in repr(pipeline)
 
@@ -216,7 +216,7 @@ def test_the_stages_are_the_same_for_all(store: Store) -> None:
 def test_a_step_costs_the_same_however_much_went_through_before() -> None:
     watched = InterferingBackend()
     store = store_on(watched, Clock(), cache_bytes=8 << 20)
-    pipeline = store.pipeline("ingest", ["a", "b"])
+    pipeline = store.sharing.pipeline("ingest", ["a", "b"])
 
     def bytes_written() -> int:
         watched.batches.clear()
@@ -238,7 +238,7 @@ def test_a_step_costs_the_same_however_much_went_through_before() -> None:
 
 
 def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> None:
-    pipeline, requests = store.pipeline("ingest", ["a", "b"]), store.requests("planner")
+    pipeline, requests = store.sharing.pipeline("ingest", ["a", "b"]), store.sharing.requests("planner")
     assert pipeline.trim() == requests.trim() == 0
     pipeline.put_many(range(20))
     pipeline.work("a", str, timeout=0, limit=10)
@@ -254,9 +254,9 @@ def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> Non
     assert requests.trim(keep=0) == 1
     assert requests.serve(str, timeout=0) == 2
     assert requests.wait(id) == "1"
-    assert not store.verify().findings
+    assert not store.maintenance.verify().findings
     with pytest.raises(DeniedError):
-        store.acting_as(agent="x").pipeline("ingest", ["a", "b"]).trim()
+        store.as_identity(agent="x").sharing.pipeline("ingest", ["a", "b"]).trim()
 
 
 @settings(max_examples=25)
@@ -265,7 +265,7 @@ def test_every_item_is_in_one_place(data: st.DataObject) -> None:
     """Workers take, hand on, fail, die and come back in any order."""
     clock = Clock()
     backend = MemoryBackend()
-    pipelines = [store_on(backend, clock).pipeline("p", ["a", "b"], tries=2) for _ in range(2)]
+    pipelines = [store_on(backend, clock).sharing.pipeline("p", ["a", "b"], tries=2) for _ in range(2)]
     held: list[PipelineTask] = []
     put = 0
     handed: Counter[tuple[str, str]] = Counter()
@@ -298,7 +298,7 @@ def test_every_item_is_in_one_place(data: st.DataObject) -> None:
 
 def test_for_asyncio(store: Store) -> None:
     async def main() -> None:
-        pipeline = awaited(store).pipeline("ingest", ["a", "b"], tries=1)
+        pipeline = awaited(store).sharing.pipeline("ingest", ["a", "b"], tries=1)
         ids = await pipeline.put_many(range(3))
 
         async def handler(value: int) -> int:
@@ -316,7 +316,7 @@ def test_for_asyncio(store: Store) -> None:
 
 
 def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = store.pipeline("ingest", ["a"])
+    pipeline = store.sharing.pipeline("ingest", ["a"])
     pipeline.put(1)
 
     async def refused(*_: Any) -> None:

@@ -44,7 +44,7 @@ def line(child: subprocess.Popen[str]) -> str:
 def test_a_subscriber_that_is_killed_misses_nothing_and_gets_little_twice(url: str) -> None:
     count, kills = 0, 2
     with holdfast.open(url) as store:
-        topic = store.topic("news")
+        topic = store.sharing.topic("news")
         runs: list[list[int]] = []
         for kill in range(kills + 1):
             for _ in range(20 if kill else 60):  # there is more, also if the one before had got through all of it
@@ -67,7 +67,7 @@ def test_a_subscriber_that_is_killed_misses_nothing_and_gets_little_twice(url: s
 
 def test_messages_of_many_processes_are_seen_by_all_in_one_order_within_a_second(url: str) -> None:
     with holdfast.open(url) as store:
-        topic = store.topic("news")
+        topic = store.sharing.topic("news")
         one, two = topic.subscribe("one"), topic.subscribe("two")
 
         def heard() -> None:
@@ -90,7 +90,7 @@ def test_messages_of_many_processes_are_seen_by_all_in_one_order_within_a_second
 def test_workers_of_a_pipeline_are_killed_and_each_item_is_handed_on_once(url: str, rounds: int) -> None:
     count = 24
     with holdfast.open(url) as store:
-        pipeline = store.pipeline("ingest", STAGES, tries=1000)
+        pipeline = store.sharing.pipeline("ingest", STAGES, tries=1000)
         ids = pipeline.put_many([number] for number in range(count))
         with process(url, "pipeline", str(count)) as steady:
             for number in range(rounds):
@@ -105,14 +105,14 @@ def test_workers_of_a_pipeline_are_killed_and_each_item_is_handed_on_once(url: s
         stats = pipeline.stats()
         assert (sum(stats.waiting.values()), sum(stats.working.values()), stats.dead) == (0, 0, 0)
         # Each stage handed each item on once, whoever took it how often.
-        done = store.audit(action="done", limit=1000)
+        done = store.audit.query(action="done", limit=1000)
         assert len(done) == count * len(STAGES)
-        assert not store.verify().findings
+        assert not store.maintenance.verify().findings
 
 
 def test_a_responder_is_killed_and_another_answers(url: str) -> None:
     with holdfast.open(url) as store:
-        requests = store.requests("planner")
+        requests = store.sharing.requests("planner")
         with process(url, "serve", "slow") as victim:
             assert line(victim) == "ready"
             id = requests.ask(21, timeout=60)
@@ -125,7 +125,7 @@ def test_a_responder_is_killed_and_another_answers(url: str) -> None:
 
 def test_a_responder_is_killed_and_there_is_no_other(url: str) -> None:
     with holdfast.open(url) as store:
-        requests = store.requests("planner")
+        requests = store.sharing.requests("planner")
         with process(url, "serve", "slow") as victim:
             assert line(victim) == "ready"
             id = requests.ask(1, timeout=60)
@@ -138,7 +138,7 @@ def test_a_responder_is_killed_and_there_is_no_other(url: str) -> None:
 @pytest.mark.parametrize(("editors", "count"), mostly_nightly([(3, 8), (8, 4)], daily=[(3, 8)]))
 def test_processes_edit_one_document_and_lose_no_edit(url: str, editors: int, count: int) -> None:
     with holdfast.open(url) as store:
-        document = store.document("plan")
+        document = store.sharing.document("plan")
         document.save({"text": "", "list": [], "dict": {}, "count": 0}, 0)
         children = [process(url, "edit", f"e{number}", str(count)) for number in range(editors)]
         started = [child.__enter__() for child in children]

@@ -39,12 +39,12 @@ def store(clock: Clock) -> Iterator[Store]:
 
 
 def keys(store: Store, name: str = "planner") -> list[str]:
-    requests = store.requests(name)
+    requests = store.sharing.requests(name)
     return run(viewed(store._handle, requests._place.own, lambda view: view.keys()))
 
 
 def test_a_call_is_answered(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     thread = threading.Thread(target=lambda: requests.serve(lambda value: [value, "!"], limit=3))
     thread.start()
     assert [requests.call({"n": number}, timeout=20) for number in range(3)] == [[{"n": n}, "!"] for n in range(3)]
@@ -52,7 +52,7 @@ def test_a_call_is_answered(store: Store) -> None:
 
 
 def test_requests_are_answered_in_the_order_of_asking(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     ids = [requests.ask(number) for number in range(5)]
     assert requests.pending() == 5
     assert requests.serve(lambda value: value * 2, timeout=0) == 5
@@ -62,7 +62,7 @@ def test_requests_are_answered_in_the_order_of_asking(store: Store) -> None:
 
 
 def test_an_error_is_carried_as_data(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
 
     class Strange(Exception):
         pass
@@ -91,7 +91,7 @@ def test_an_error_is_carried_as_data(store: Store) -> None:
 
 
 def test_nobody_answers(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     with pytest.raises(RequestTimeoutError) as caught:
         requests.call(1, timeout=0.01)
     assert caught.value.code == "no-responder"
@@ -102,7 +102,7 @@ def test_nobody_answers(store: Store) -> None:
 
 
 def test_one_who_is_too_slow(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1)
     request = requests.take()
     assert request is not None
@@ -117,7 +117,7 @@ def test_one_who_is_too_slow(store: Store) -> None:
 
 
 def test_one_who_died_is_replaced_and_its_answer_refused(store: Store, clock: Clock) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1, timeout=100)
     dead = requests.take(lease=10)
     assert dead is not None
@@ -143,7 +143,7 @@ def test_one_who_died_is_replaced_and_its_answer_refused(store: Store, clock: Cl
 
 
 def test_one_who_died_and_nobody_else(store: Store, clock: Clock) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1, timeout=100)
     assert requests.take(lease=10) is not None
     clock.sleep(11)
@@ -153,7 +153,7 @@ def test_one_who_died_and_nobody_else(store: Store, clock: Clock) -> None:
 
 
 def test_requests_past_their_time_are_not_handed_out(store: Store, clock: Clock) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     for number in range(20):
         requests.ask(number, timeout=1 if number < 19 else 100)
     clock.sleep(2)
@@ -164,7 +164,7 @@ def test_requests_past_their_time_are_not_handed_out(store: Store, clock: Clock)
 
 
 def test_what_is_over_goes_by_itself(store: Store, clock: Clock) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     for _ in range(6):
         for _ in range(5):
             requests.ask(0, timeout=1)
@@ -176,7 +176,7 @@ def test_what_is_over_goes_by_itself(store: Store, clock: Clock) -> None:
 
 
 def test_cancelling(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1)
     assert requests.cancel(id)
     assert not requests.cancel(id)
@@ -191,7 +191,7 @@ def test_cancelling(store: Store) -> None:
 
 
 def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1)
     looked = requests._answered
 
@@ -207,7 +207,7 @@ def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkey
 
 
 def test_a_handler_runs_with_the_request_as_its_cause(store: Store) -> None:
-    requests, seen = store.requests("planner"), list[Any]()
+    requests, seen = store.sharing.requests("planner"), list[Any]()
     with correlation("run-7"):
         id = requests.ask(1)
     requests.serve(lambda _: seen.append(current()), timeout=0)
@@ -217,7 +217,7 @@ def test_a_handler_runs_with_the_request_as_its_cause(store: Store) -> None:
 def test_a_handler_at_work_for_long_gives_signs_of_life(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     id = requests.ask(1)
     beats = Beats(requests, monkeypatch)
 
@@ -261,7 +261,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
 
 def test_for_asyncio(store: Store) -> None:
     async def main() -> None:
-        requests = awaited(store).requests("planner")
+        requests = awaited(store).sharing.requests("planner")
         seen: list[Any] = []
 
         async def handler(value: Any) -> Any:
@@ -285,7 +285,7 @@ def test_for_asyncio(store: Store) -> None:
 
 
 def test_bad_arguments(store: Store) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     for id in ("", "a/b", 3):
         with pytest.raises(InvalidError):
             requests.wait(id)  # type: ignore[arg-type]
@@ -297,13 +297,13 @@ def test_bad_arguments(store: Store) -> None:
     request = requests.take()
     assert request is not None
     with pytest.raises(InvalidError, match="take"):
-        store.requests("other").answer(request, 1)
+        store.sharing.requests("other").answer(request, 1)
     assert "planner" in repr(requests)
     assert str(requests.scope) == "custom:requests%2Fplanner"
 
 
 def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     requests.ask(1)
 
     async def refused(*_: Any) -> None:

@@ -22,7 +22,7 @@ def tell(value: object) -> None:
 
 def subscribe(store: Store, name: str, last: str) -> None:
     """Receive messages, and tell of each, up to the last one; or for ever, if there is none."""
-    subscription = store.topic("news").subscribe(name, start="start")
+    subscription = store.sharing.topic("news").subscribe(name, start="start")
     tell("ready")
     for message in subscription:
         tell(message.value)
@@ -34,12 +34,12 @@ def subscribe(store: Store, name: str, last: str) -> None:
 def publish(store: Store, name: str, count: str) -> None:
     """Publish so many messages."""
     for number in range(int(count)):
-        store.topic("news").publish([name, number])
+        store.sharing.topic("news").publish([name, number])
 
 
 def pipeline(store: Store, count: str) -> None:
     """Work at all stages, until there are so many results."""
-    line = store.pipeline("ingest", STAGES, tries=1000)
+    line = store.sharing.pipeline("ingest", STAGES, tries=1000)
     tell("ready")
     while line.stats().results < int(count):
         for stage in STAGES:
@@ -52,7 +52,7 @@ def _passed(stage: str, value: list[Any]) -> list[Any]:
 
 def serve(store: Store, slow: str) -> None:
     """Answer requests; as one that is slow, tell of the first, and never answer it."""
-    requests = store.requests("planner")
+    requests = store.sharing.requests("planner")
     tell("ready")
     if slow == "slow":
         request = requests.take(lease=LEASE, timeout=60)
@@ -63,7 +63,7 @@ def serve(store: Store, slow: str) -> None:
 
 def edit(store: Store, name: str, count: str) -> None:
     """Edit one document in both ways, so many times."""
-    document = store.document("plan")
+    document = store.sharing.document("plan")
     for number in range(int(count)):
         mark = f"{name}-{number}"
         value, version = document.read()

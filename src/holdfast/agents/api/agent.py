@@ -33,7 +33,7 @@ from holdfast.state.api import sync_or_async_property
 
 
 class AgentOwner(Protocol):
-    """Where agents are kept: a store, what `store.acting_as(…)` returns, or the agents of either."""
+    """Where agents are kept: a store, what `store.as_identity(…)` returns, or the agents of either."""
 
     _handle: StoreHandle
 

@@ -47,7 +47,7 @@ class StoredAgent(NamedTuple):
     """
 
     store: ScopedOperations
-    """The store, or what `store.acting_as(…)` returns."""
+    """The store, or what `store.as_identity(…)` returns."""
     id: str
     version: int | None = None
     """Which version of it; the newest, if nothing is said."""

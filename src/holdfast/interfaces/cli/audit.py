@@ -68,7 +68,7 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
 
     def pages() -> Iterator[AuditRecord]:
         last = after
-        while page := store.audit(actor=who, **asked, limit=min(limit, _PAGE), after=last):
+        while page := store.audit.query(actor=who, **asked, limit=min(limit, _PAGE), after=last):
             yield from page
             last = page[-1].cursor
 
@@ -97,7 +97,7 @@ def verify(session: CliContext) -> None:
     \b
     holdfast audit verify
     """
-    report = session.open().audit_verify()
+    report = session.open().audit.verify()
     if session.json:
         session.emit({"ok": report.ok, **_plain(report)})
     else:
@@ -119,7 +119,7 @@ def export(session: CliContext, file: str) -> None:
     """
     if not Path(file).absolute().parent.is_dir():
         raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    done = session.open().audit_export(file)
+    done = session.open().audit.export(file)
     if session.json:
         session.emit(done)
     else:

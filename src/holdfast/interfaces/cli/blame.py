@@ -54,7 +54,7 @@ def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, l
     widths: list[int] = []
     while limit is None or start < limit:
         wanted = _PAGE if limit is None else min(_PAGE, limit - start)
-        page = store.blame(thread, path, at, start=start, limit=wanted)
+        page = store.thread(thread).blame(path, at, start=start, limit=wanted)
         if session.json:
             session.emit_all(
                 {"path": origin.where, **_record(origin.writer), "value": plain(origin.value)} for origin in page
@@ -72,7 +72,7 @@ def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, l
 
 
 def _history(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
-    found = store.history(thread, path, at, limit=limit)
+    found = store.thread(thread).history(path, at, limit=limit)
     if session.json:
         session.emit_all(
             {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in found
@@ -110,7 +110,7 @@ def _short(store: Store, thread: str, writers: Sequence[CheckpointRef]) -> list[
     from holdfast.history.log_walk import abbreviations
 
     ids = list({writer.id: None for writer in writers if writer.id})
-    short = run(abbreviations(store.engine, Line(store.tenant, thread), ids, _SHORTEST))
+    short = run(abbreviations(store._engine, Line(store.tenant, thread), ids, _SHORTEST))
     known = dict(zip(ids, short, strict=True))
     return [known.get(writer.id, "(pruned)") for writer in writers]
 

@@ -47,11 +47,11 @@ def branch(
     if rename + delete + delete_anyway > 1:
         raise InvalidError("branches are renamed or deleted, not both", hint="Give one of -m, -d and -D")
     if not names and not (rename or delete or delete_anyway):
-        _list(session, session.open().branches(thread))
+        _list(session, session.open().thread(thread).branches())
     elif rename:
         if len(names) != 2:
             raise InvalidError("a branch is renamed from one name to another", hint="holdfast branch THREAD -m OLD NEW")
-        session.open(write=True).rename_branch(thread, *names)
+        session.open(write=True).thread(thread).rename_branch(*names)
         _told(session, {"thread": thread, "branch": names[0], "renamed": names[1]}, f"{names[0]} is {names[1]} now.")
     elif delete or delete_anyway:
         if not names:
@@ -61,7 +61,7 @@ def branch(
         if len(names) > 2:
             raise InvalidError("a branch starts at one checkpoint", hint="holdfast branch THREAD NAME [REVISION]")
         name, revision = names[0], names[1] if len(names) > 1 else "HEAD"
-        made = session.open(write=True).fork(thread, branch=name, at=revision)
+        made = session.open(write=True).thread(thread).fork(name, at=revision)
         _told(session, made, f"Branch {name} starts at {made.base}.")
 
 
@@ -86,7 +86,7 @@ def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
 def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
     store = session.open(write=not dry_run)
     try:
-        going = {name: store.delete_branch(thread, name, force=force, dry_run=True) for name in names}
+        going = {name: store.thread(thread).delete_branch(name, force=force, dry_run=True) for name in names}
     except ConflictError as refused:
         refused.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
         raise
@@ -94,7 +94,7 @@ def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bo
     if not dry_run:
         what = f"{', '.join(names)} of {thread}, and {plural(count, 'checkpoint')} that nothing else has"
         session.confirm(f"Delete {what}?", yes=yes or not count)
-        going = {name: store.delete_branch(thread, name, force=force) for name in names}
+        going = {name: store.thread(thread).delete_branch(name, force=force) for name in names}
     for name, ids in going.items():
         record = {"thread": thread, "branch": name, "deleted": not dry_run, "checkpoints": ids}
         verb = "Would delete" if dry_run else "Deleted"
@@ -120,8 +120,8 @@ def switch(session: CliContext, thread: str, branch: str, revision: str | None, 
         )
     store = session.open(write=True)
     if create:
-        store.fork(thread, branch=branch, at=revision or "HEAD")
-    made = store.switch(thread, branch)
+        store.thread(thread).fork(branch, at=revision or "HEAD")
+    made = store.thread(thread).switch(branch)
     _told(session, made, f"{thread} goes on with {branch}, at {made.id}.")
 
 
@@ -144,7 +144,7 @@ def fork(
     store = session.open(write=True)
     edits: dict[str | Sequence[Any], Any] = dict(map(_change, changes))
     removed = [parse_path(path) for path in remove]
-    made = store.fork(thread, branch=name, at=revision, changes=edits, remove=removed)
+    made = store.thread(thread).fork(name, at=revision, changes=edits, remove=removed)
     edited = f" and goes on with {made.head}" if made.ahead else ""
     _told(session, made, f"Branch {name} starts at {made.base}{edited}.")
 
@@ -175,7 +175,7 @@ def restore(session: CliContext, thread: str, revision: str, branch: str | None)
     \b
     holdfast restore chat HEAD~3
     """
-    made = session.open(write=True).restore(thread, at=revision, branch=branch)
+    made = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
     _told(session, made, f"{made.id} has the state of {made.metadata['restored']}.")
 
 

@@ -55,8 +55,8 @@ def branch_names(store: Store, thread: str) -> dict[int, str]:
     from holdfast.engine.row_format import Line
 
     line = Line(store.tenant, thread)
-    run(store.engine.lines.info(line))  # says so if there is no such thread
-    others = {branch.branch: branch.name for branch in run(store.engine.lines.branches(line))}
+    run(store._engine.lines.info(line))  # says so if there is no such thread
+    others = {branch.branch: branch.name for branch in run(store._engine.lines.branches(line))}
     return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
 
 
@@ -99,23 +99,32 @@ class BranchNameType(_FromStore):
 
 
 class TagNameType(_FromStore):
-    """A tag, or a name, in the thread that was named before it."""
+    """A tag in the thread that was named before it."""
 
     name = "tag"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [*store.names(thread), *store.tags(thread)]
+        return store.thread(thread).tags()
+
+
+class LabelNameType(_FromStore):
+    """A label in the thread that was named before it."""
+
+    name = "label"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return store.thread(thread).labels()
 
 
 class RevisionType(_FromStore):
-    """A checkpoint of the thread that was named before it: `HEAD`, a branch, a name, the start of an id, `HEAD~2`."""
+    """A checkpoint of the thread that was named before it: `HEAD`, a branch, a tag, the start of an id, `HEAD~2`."""
 
     name = "revision"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
         yield "HEAD"
         yield from BranchNameType().names(store, thread, start)
-        yield from store.names(thread)
+        yield from store.thread(thread).tags()
         yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
 
 
@@ -182,7 +191,8 @@ class RoleNameType(_FromStore):
         return store.access.roles()
 
 
-THREAD, BRANCH, TAG, REVISION = ThreadNameType(), BranchNameType(), TagNameType(), RevisionType()
+THREAD, BRANCH, REVISION = ThreadNameType(), BranchNameType(), RevisionType()
+TAG, LABEL = TagNameType(), LabelNameType()
 SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = (
     ScopeNameType(),
     KeyNameType(),

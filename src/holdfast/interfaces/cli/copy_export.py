@@ -138,8 +138,8 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
     from holdfast.engine.protection import unheld
 
     store = session.open(write=not dry_run)
-    lines = run(lines_of(store.engine, store.tenant, threads))
-    run(unheld(store.engine.ground.backend, lines))
+    lines = run(lines_of(store._engine, store.tenant, threads))
+    run(unheld(store._engine.ground.backend, lines))
     names = [line.name for line in lines]
     steps, taken = _measured(store, names)
     if not dry_run:
@@ -148,7 +148,7 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
             listed = "\n".join([*(f"  {safe(name)}" for name in names[:_SOME]), *more])
             session.note(f"{listed}\n{plural(steps, 'checkpoint')}, {size(taken)}")
         session.confirm(f"Delete {plural(len(names), 'thread')} for good?", yes=yes)
-        run(store.engine.lines.delete(*lines))
+        run(store._engine.lines.delete(*lines))
     if session.json:
         session.emit({"threads": names, "checkpoints": steps, "bytes": taken, "dry_run": dry_run})
         return
@@ -162,7 +162,7 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
 def _measured(store: Store, names: Sequence[str]) -> tuple[int, int]:
     """How many checkpoints threads have, and how many bytes they take."""
     found = [store.thread(name) for name in names]
-    return sum(each.steps for each in found), sum(each.bytes for each in found)
+    return sum(each.info().steps for each in found), sum(each.info().bytes for each in found)
 
 
 def _warn_of_changing(session: CliContext, names: Sequence[str]) -> None:

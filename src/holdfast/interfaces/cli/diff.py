@@ -65,7 +65,7 @@ def diff(
         raise InvalidError("a checkpoint is compared with another or with a file, not with both")
     state = None if file is None else _state(file)
     # A patch cannot do without the values.
-    found = store.diff(thread, a, b or "HEAD", other=other, state=state, large=large or patch)
+    found = store.thread(thread).diff(a, b or "HEAD", other=other, state=state, large=large or patch)
     if patch:
         _patch(session, found)
     elif session.json:
@@ -78,7 +78,7 @@ def diff(
 
 def _is_revision(store: Store, thread: str, text: str) -> bool:
     try:
-        store.resolve(thread, text)
+        store.thread(thread).resolve(text)
     except (NotFoundError, InvalidError):
         return False
     return True

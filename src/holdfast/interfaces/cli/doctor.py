@@ -27,7 +27,7 @@ def doctor(session: CliContext, full: bool) -> None:
     holdfast doctor --store sqlite:///agents.db
     """
     from holdfast.backends.config import of_path
-    from holdfast.maintenance.doctor.run import examine
+    from holdfast.store.doctor import examine
 
     given = None if session.store_name is None else of_path(session.store_name)
     wrong, missing = 0, False

@@ -56,7 +56,7 @@ _CALLS = {
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",
     "access.roles()": "holdfast grant roles",
-    "store.audit_export()": "holdfast audit export",
+    "store.audit.export()": "holdfast audit export",
     'on_end="archive"': "--on-end archive",
 }
 

@@ -113,7 +113,7 @@ def _list(session: CliContext, to: str | None, scope: str | None, identity: str 
     if identity is None:
         found = store.access.grants(to, scope, dead=dead)
     else:
-        mine = store.acting_as(identity)
+        mine = store.as_identity(identity)
         every = {each.id: each for each in (*mine.grants(dead=dead), *mine.granted(dead=dead))}
         found = [each for each in every.values() if to in (None, each.to) and scope in (None, each.scope)]
     if session.json:
@@ -133,7 +133,7 @@ def _list(session: CliContext, to: str | None, scope: str | None, identity: str 
 def _granter(session: CliContext, identity: str | None) -> StoreAccess | IdentityView:
     """Who gives and takes rights: the store's owner, or an identity, of what is its own."""
     store = session.open(write=True)
-    return store.access if identity is None else store.acting_as(identity)
+    return store.access if identity is None else store.as_identity(identity)
 
 
 def _ends(granted: Grant) -> str:

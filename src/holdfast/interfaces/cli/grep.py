@@ -51,7 +51,7 @@ def grep(
     refund "exact phrase" pref*       text that a checkpoint brought
     a OR b, -a, (a b)                 one of them; not this one; both
     thread:support-* branch:main      where it is
-    id: name: tag: kind: step>=10     which one it is
+    id: tag: label: kind: step>=10     which one it is
     time>2h before:monday             when it was
     meta.user.plan:pro                its metadata
     channel:messages role:human       where the text is
@@ -86,11 +86,11 @@ def grep(
 def _set_index(session: CliContext, *, drop: bool) -> object:
     store = session.open(write=True)
     if drop:
-        dropped = store.drop_index()
+        dropped = store.maintenance.drop_index()
         session.note("The index was removed." if dropped else "There was no index.")
         return {"dropped": dropped}
     with session.progress("Indexing") as tell:
-        made = store.index(progress=tell)
+        made = store.maintenance.build_index(progress=tell)
     session.note(f"The index has the words of {plural(made.threads, 'thread')}; {plural(made.steps, 'step')} were new.")
     return made
 
@@ -133,7 +133,7 @@ class _Search:
                 f"{plural(self._unreadable, 'checkpoint')} could not be read and may match; see holdfast verify"
             )
         asks_text = any(isinstance(each, TextTerm) for each in walk(parse(self._query)))
-        if self._scanned and asks_text and self._store.engine.ground.backend.capabilities.words:
+        if self._scanned and asks_text and self._store._engine.ground.backend.capabilities.words:
             self._session.note(
                 f"Looked at {plural(self._looked, 'checkpoint')}, without an index. To have one: holdfast grep --index"
             )

@@ -30,9 +30,9 @@ def pin(session: CliContext, thread: str, revision: str | None, reason: str | No
         return
     store = session.open(write=True)
     if delete:
-        id = store.unpin(thread, revision, reason=reason)
+        id = store.thread(thread).unpin(revision, reason=reason)
     else:
-        id = store.pin(thread, revision, reason=reason or "")
+        id = store.thread(thread).pin(revision, reason=reason or "")
     if session.json:
         session.emit({"thread": thread, "id": id, "pinned": not delete, "reason": reason})
     else:
@@ -40,7 +40,7 @@ def pin(session: CliContext, thread: str, revision: str | None, reason: str | No
 
 
 def _pins(session: CliContext, thread: str) -> None:
-    found = session.open().pins(thread)
+    found = session.open().thread(thread).pins()
     if session.json:
         session.emit_all({"thread": thread, **each._asdict()} for each in found)
         return
@@ -69,9 +69,9 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
         return
     store = session.open(write=True)
     if release:
-        store.release(thread, reason=reason)
+        store.thread(thread).release(reason=reason)
     else:
-        store.hold(thread, reason=reason or "")
+        store.thread(thread).hold(reason=reason or "")
     if session.json:
         session.emit({"thread": thread, "held": not release, "reason": reason})
     else:
@@ -79,7 +79,7 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
 
 
 def _holds(session: CliContext) -> None:
-    found = session.open().holds()
+    found = session.open().maintenance.holds()
     if session.json:
         session.emit_all(found)
         return

@@ -128,21 +128,21 @@ class LogReader:
         self.store = store
         self.line = Line(store.tenant, thread)
         self.damaged = False
-        self.labels = StepLabels(store.engine, self.line)
+        self.labels = StepLabels(store._engine, self.line)
         self._first_parent = first_parent
         self._asked: SearchRun | None = None
         if where is not None:
             from holdfast.history.query import parse
             from holdfast.history.search import SearchRun
 
-            self._asked = SearchRun(store.engine, store.tenant, parse(where))
+            self._asked = SearchRun(store._engine, store.tenant, parse(where))
 
     def start(self, revision: str | None, everything: bool) -> None:
         """Find where to start."""
         run(self._start(revision, everything))
 
     async def _start(self, revision: str | None, everything: bool) -> None:
-        engine = self.store.engine
+        engine = self.store._engine
         labels = self.labels
         await labels.load()
         self.walk = LogWalk(engine, self.line, labels.branches, first_parents=self._first_parent)
@@ -163,7 +163,7 @@ class LogReader:
             size = min(2 * size, _MORE)
 
     async def _page(self, size: int) -> list[LoggedStep]:
-        engine = self.store.engine
+        engine = self.store._engine
         visits = await self.walk.page(size)
         ids = [visit.point.id for visit in visits if visit.point.id]
         short = dict(zip(ids, await abbreviations(engine, self.line, ids, SHORTEST), strict=True))
@@ -314,7 +314,7 @@ class LogWriter:
         }
         if step is None:
             return {**record, "damage": visit.damage}
-        codec = self._history.store.engine.ground.codec
+        codec = self._history.store._engine.ground.codec
         record |= {"metadata": codec.unpack(step.header.metadata), "changed": changed(step)}
         if self._options.patch:
             try:
@@ -325,7 +325,7 @@ class LogWriter:
 
     def _difference(self, entry: LoggedStep, *, large: bool = False) -> Diff:
         """What a checkpoint changed. A patch cannot do without the large values."""
-        return self._history.store.diff(self._history.line.name, None, entry.visit.point.id, large=large)
+        return self._history.store.thread(self._history.line.name).diff(None, entry.visit.point.id, large=large)
 
 
 def _label_color(label: str) -> str:

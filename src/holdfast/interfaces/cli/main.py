@@ -59,7 +59,8 @@ COMMANDS = {
         "merge": "Bring another branch's changes in.",
         "fork": "Start a branch at a checkpoint, with an edited state if need be.",
         "restore": "Go back to an older state, in a new checkpoint.",
-        "tag": "List, give or take away tags and names.",
+        "tag": "List, add or remove tags, each of one checkpoint.",
+        "label": "List, add or remove labels, which many checkpoints can have.",
     },
     "Agents": {
         "agent": "List and look at agents, and resolve what a crash left half-done.",
@@ -153,10 +154,10 @@ def _load(name: str) -> click.Command | None:
             from holdfast.interfaces.cli.merge import merge
 
             return merge
-        case "tag":
-            from holdfast.interfaces.cli.tags import tag
+        case "tag" | "label":
+            from holdfast.interfaces.cli import tags
 
-            return tag
+            return tags.tag if name == "tag" else tags.label
         case "copy" | "export" | "import" | "delete":
             from holdfast.interfaces.cli import copy_export
 

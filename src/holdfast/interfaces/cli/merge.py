@@ -61,10 +61,9 @@ def merge(
         if session.json:
             raise InvalidError("what is asked and what is written would mix", hint="Give --interactive or --json")
         ways = _Asking(session, ways)
-    before = store.resolve(thread, into).id
+    before = store.thread(thread).resolve(into).id
     try:
-        made = store.merge(
-            thread,
+        made = store.thread(thread).merge(
             theirs,
             into,
             strategy=strategy,

@@ -54,10 +54,10 @@ _COUNT = click.IntRange(1)
 @click.option("--keep-weekly", type=_COUNT, metavar="N", help="The same with weeks, from Monday on.")
 @click.option("--keep-monthly", type=_COUNT, metavar="N", help="The same with months.")
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="The same with years.")
-@click.option("--keep-tag", "keep_tags", multiple=True, metavar="PATTERN", help="Keep those with such a tag.")
+@click.option("--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with such a label.")
 @click.option("--keep-where", metavar="QUERY", help="Keep those that a query finds.")
 @click.option("--keep-latest", is_flag=True, help="Keep the latest, and nothing else.")
-@click.option("--drop-named", is_flag=True, help="Drop also what has a name or a tag; --keep-tag keeps some.")
+@click.option("--drop-tagged", is_flag=True, help="Drop also what has a tag or a label; --keep-label keeps some.")
 @click.option("--max-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until all of it together fits.")
 @click.option("--max-thread-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until each thread fits.")
 @click.option("--local", "local_days", is_flag=True, help="Days and hours by the clock of this machine, not by UTC.")
@@ -80,7 +80,8 @@ def prune(
     """Remove old checkpoints of some threads, or of all, by a policy.
 
     A checkpoint stays if any rule keeps it, and reads as before. The latest, the last one of each named branch and what
-    is pinned always stay; what has a name or a tag, unless --drop-named is given. Threads that are held are left alone.
+    is pinned always stay; what has a tag or a label, unless --drop-tagged is given. Threads that are held are left
+    alone.
 
     \b
     holdfast prune chat-1 --keep-last 100
@@ -107,9 +108,9 @@ def prune(
         with session.progress("Looking" if dry else "Pruning") as tell:
             if policy is not None:
                 each = (lambda thread: _show(session, thread, details=details, dry=dry)) if shown else _unseen
-                pruned = store.prune(policy, **selected, dry_run=dry, progress=tell, each=each)
+                pruned = store.maintenance.prune(policy=policy, **selected, dry_run=dry, progress=tell, each=each)
             if orphans:
-                left = store.orphans(dry_run=dry, grace=grace, progress=tell)
+                left = store.maintenance.sweep_orphans(dry_run=dry, grace=grace, progress=tell)
         return pruned, left
 
     planned = dry_run or not yes
@@ -129,7 +130,7 @@ def _policy(rules: dict[str, Any]) -> Any:
 
     given = {
         **{name: value for name, value in rules.items() if name.startswith("keep_") and value},
-        "keep_named": not rules["drop_named"],
+        "keep_tagged": not rules["drop_tagged"],
         "max_bytes": rules["max_size"],
         "max_thread_bytes": rules["max_thread_size"],
     }

@@ -37,7 +37,7 @@ def acting(
 ) -> Store | IdentityView:
     """The store as its owner has it, or as an identity does. What an identity reads is noted: so that takes writing."""
     store = session.open(write=write or identity is not None, create=create)
-    return store if identity is None else store.acting_as(identity)
+    return store if identity is None else store.as_identity(identity)
 
 
 def state_of(

@@ -123,9 +123,9 @@ def _named(checkpoint: Checkpoint, channels: tuple[str, ...]) -> list[str]:
 
 
 def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
-    names = [name for name, id in store.names(checkpoint.thread).items() if id == checkpoint.id]
-    tags = [tag for tag, ids in store.tags(checkpoint.thread).items() if checkpoint.id in ids]
-    return {"names": names, "tags": tags}
+    tags = [tag for tag, id in store.thread(checkpoint.thread).tags().items() if id == checkpoint.id]
+    labels = [label for label, ids in store.thread(checkpoint.thread).labels().items() if checkpoint.id in ids]
+    return {"tags": tags, "labels": labels}
 
 
 def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterat
     yield f"Date:     {local(checkpoint.time)} ({ago(checkpoint.time)})"
     yield f"Kind:     {safe(checkpoint.kind)}"
     yield f"Hash:     {checkpoint.hash}"
-    for title, found in (("Names:   ", labels["names"]), ("Tags:    ", labels["tags"])):
+    for title, found in (("Tags:    ", labels["tags"]), ("Labels:  ", labels["labels"])):
         if found:
             yield f"{title} {', '.join(map(safe, found))}"
     if checkpoint.metadata:

@@ -1,89 +1,117 @@
-"""`holdfast tag`: what checkpoints are called."""
+"""`holdfast tag` and `holdfast label`: names of checkpoints."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 import click
 
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, command
-from holdfast.interfaces.cli.completion_types import REVISION, TAG, THREAD
+from holdfast.interfaces.cli.completion_types import LABEL, REVISION, TAG, THREAD
 from holdfast.interfaces.cli.formatting import safe
+
+Kind: TypeAlias = Literal["tag", "label"]
 
 
 @command("tag")
 @click.argument("thread", type=THREAD)
-@click.argument("name", type=TAG, required=False)
+@click.argument("tag", type=TAG, required=False)
 @click.argument("revision", type=REVISION, required=False)
-@click.option("-n", "--name", "unique", is_flag=True, help="A name: one checkpoint has it, and it is a revision.")
-@click.option("-d", "--delete", is_flag=True, help="Take it away: from one checkpoint, or from all.")
-@click.option("-f", "--force", is_flag=True, help="Move a name from the checkpoint that has it.")
-def tag(
-    session: CliContext, thread: str, name: str | None, revision: str | None, unique: bool, delete: bool, force: bool
-) -> None:
-    """List, give or take away tags and names.
+@click.option("-d", "--delete", is_flag=True, help="Remove the tag.")
+@click.option("-f", "--force", is_flag=True, help="Move the tag from the checkpoint that has it.")
+def tag(session: CliContext, thread: str, tag: str | None, revision: str | None, delete: bool, force: bool) -> None:
+    """List, add or remove tags. One checkpoint of a thread has a tag, and the tag is a revision.
 
     \b
-    holdfast tag THREAD                    list them
-    holdfast tag THREAD TAG [REVISION]     tag a checkpoint; any number can have one tag
-    holdfast tag THREAD -n NAME [REVISION] name a checkpoint; get it with that name from then on
-    holdfast tag THREAD -d TAG [REVISION]  take a tag, or a name, away
+    holdfast tag THREAD                 list them
+    holdfast tag THREAD TAG [REVISION]  tag a checkpoint, HEAD unless one is named
+    holdfast tag THREAD -d TAG          remove a tag
     """
-    if name is None:
-        if unique or delete or force:
+    if tag is None:
+        if delete or force:
             raise InvalidError("no tag is named", hint="holdfast tag THREAD TAG")
-        _list(session, thread)
+        _list(session, thread, "tag")
         return
-    store = session.open(write=True)
     if delete:
-        _delete(session, thread, name, revision, unique=unique)
+        handle = session.open(write=True).thread(thread)
+        tags = handle.tags()
+        if tag not in tags:
+            raise _missing(thread, "tag", tag)
+        handle.untag(tag)
+        _removed(session, thread, "tag", tag, [tags[tag]])
         return
-    checkpoint = store.resolve(thread, revision or "HEAD")
-    if unique:
-        try:
-            store.name(thread, name, checkpoint.id, move=force)
-        except ConflictError as taken:
-            taken.hint = "Use another name, or move this one with --force"
-            raise
-    else:
-        store.tag(thread, name, checkpoint.id)
-    kind = "name" if unique else "tag"
-    if session.json:
-        session.emit({"thread": thread, "id": checkpoint.id, kind: name})
-    else:
-        session.out.line(safe(f"{checkpoint.id} has the {kind} {name}."))
+    handle = session.open(write=True).thread(thread)
+    checkpoint = handle.resolve(revision or "HEAD")
+    try:
+        handle.tag(tag, checkpoint, move=force)
+    except ConflictError as taken:
+        taken.hint = "Use another tag, or move this one with --force"
+        raise
+    _added(session, thread, "tag", tag, checkpoint.id)
 
 
-def _list(session: CliContext, thread: str) -> None:
-    store = session.open()
-    store.thread(thread)  # says so if there is none
-    found = [("name", name, [id]) for name, id in store.names(thread).items()]
-    found += [("tag", tag, ids) for tag, ids in store.tags(thread).items()]
+@command("label")
+@click.argument("thread", type=THREAD)
+@click.argument("label", type=LABEL, required=False)
+@click.argument("revision", type=REVISION, required=False)
+@click.option("-d", "--delete", is_flag=True, help="Remove the label: from one checkpoint, or from all.")
+def label(session: CliContext, thread: str, label: str | None, revision: str | None, delete: bool) -> None:
+    """List, add or remove labels. Any number of checkpoints can have one label.
+
+    \b
+    holdfast label THREAD                       list them
+    holdfast label THREAD LABEL [REVISION]      label a checkpoint, HEAD unless one is named
+    holdfast label THREAD -d LABEL [REVISION]   remove a label
+    """
+    if label is None:
+        if delete:
+            raise InvalidError("no label is named", hint="holdfast label THREAD -d LABEL")
+        _list(session, thread, "label")
+        return
+    handle = session.open(write=True).thread(thread)
+    if delete:
+        ids = handle.labels().get(label)
+        if ids is None:
+            raise _missing(thread, "label", label)
+        if revision is not None:
+            ids = [id for id in ids if id == handle.resolve(revision).id]
+        handle.unlabel(label, revision)
+        _removed(session, thread, "label", label, ids)
+        return
+    checkpoint = handle.resolve(revision or "HEAD")
+    handle.label(label, checkpoint)
+    _added(session, thread, "label", label, checkpoint.id)
+
+
+def _list(session: CliContext, thread: str, kind: Kind) -> None:
+    handle = session.open().thread(thread)
+    handle.info()  # says so if there is none
+    found = {name: [id] for name, id in handle.tags().items()} if kind == "tag" else handle.labels()
     if session.json:
-        session.emit_all({"thread": thread, "kind": kind, "name": name, "ids": ids} for kind, name, ids in found)
+        session.emit_all({"thread": thread, kind: name, "ids": ids} for name, ids in found.items())
         return
     session.out.page()
-    rows = [(name, kind, id) for kind, name, ids in found for id in ids]
+    rows = [(name, id) for name, ids in found.items() for id in ids]
     if rows:
-        session.out.table(("NAME", "KIND", "CHECKPOINT"), rows, styles={"CHECKPOINT": "yellow"})
+        session.out.table((kind.upper(), "CHECKPOINT"), rows, styles={"CHECKPOINT": "yellow"})
 
 
-def _delete(session: CliContext, thread: str, name: str, revision: str | None, *, unique: bool) -> None:
-    store = session.open(write=True)
-    names, tags = store.names(thread), {} if unique else store.tags(thread)
-    if name not in names and name not in tags:
-        raise NotFoundError(
-            f"no checkpoint has the {'name' if unique else 'tag or the name'} {name!r}",
-            where=f"thread {thread!r}",
-            hint=f"See holdfast tag {thread}",
-        )
-    if name in tags:
-        id = None if revision is None else store.resolve(thread, revision).id
-        gone = tags[name] if id is None else [each for each in tags[name] if each == id]
-        store.untag(thread, name, id)
-    else:
-        gone = [names[name]]
-        store.unname(thread, name)
+def _added(session: CliContext, thread: str, kind: Kind, name: str, id: str) -> None:
     if session.json:
-        session.emit({"thread": thread, "name": name, "kind": "tag" if name in tags else "name", "taken_from": gone})
+        session.emit({"thread": thread, "id": id, kind: name})
     else:
-        session.out.line(safe(f"{name} was taken from {', '.join(gone) or 'none'}."))
+        session.out.line(safe(f"{id} has the {kind} {name}."))
+
+
+def _removed(session: CliContext, thread: str, kind: Kind, name: str, ids: list[str]) -> None:
+    if session.json:
+        session.emit({"thread": thread, kind: name, "removed_from": ids})
+    else:
+        session.out.line(safe(f"The {kind} {name} was removed from {', '.join(ids) or 'none'}."))
+
+
+def _missing(thread: str, kind: Kind, name: str) -> NotFoundError:
+    return NotFoundError(
+        f"no checkpoint has the {kind} {name!r}", where=f"thread {thread!r}", hint=f"See holdfast {kind} {thread}"
+    )

@@ -66,7 +66,7 @@ def verify(
     with session.progress("Verifying") as tell:
         try:
             reports = [
-                store.verify(name, level=level, heads=known, progress=progress, after=after, each=each)
+                store.maintenance.verify(name, level=level, heads=known, progress=progress, after=after, each=each)
                 for name in threads or (None,)
             ]
         except KeyboardInterrupt:
@@ -82,7 +82,7 @@ def verify(
     if not all(report.sound for report in reports):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
     if write_heads is not None:
-        store.heads().save(write_heads)
+        store.maintenance.heads().save(write_heads)
         session.note(f"The heads are in {write_heads}. Keep the file elsewhere.")
     if any(report.findings for report in reports):
         raise click.exceptions.Exit(exit_codes.FINDINGS)
@@ -96,7 +96,7 @@ def heads(session: CliContext, file: str) -> None:
     \b
     holdfast heads heads.json && holdfast verify --heads heads.json
     """
-    found = session.open().heads()
+    found = session.open().maintenance.heads()
     found.save(file)
     if session.json:
         session.emit({"file": file, "threads": len(found.threads), "time": found.time})
@@ -170,7 +170,7 @@ def repair(
         store = session.open(write=True)
     with session.progress("Repairing") as tell:
         done = [
-            store.repair(list(sources), thread=name, heads=known, dry_run=dry_run, progress=tell)
+            store.maintenance.repair(list(sources), thread=name, heads=known, dry_run=dry_run, progress=tell)
             for name in threads or (None,)
         ]
     for each in done:

@@ -42,7 +42,7 @@ from holdfast.interfaces.langgraph.contents import KEPT
 from holdfast.interfaces.langgraph.listing import CheckpointListing
 from holdfast.interfaces.langgraph.pruning import ThreadPruner
 from holdfast.store.opener import open as open_store
-from holdfast.store.store import Operations
+from holdfast.store.store import StoreOperations
 
 
 def _several(ids: Sequence[str], what: str) -> None:
@@ -72,8 +72,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
-    def __init__(self, store: Operations, *, serde: SerializerProtocol | None = None) -> None:
-        if not isinstance(store, Operations):
+    def __init__(self, store: StoreOperations, *, serde: SerializerProtocol | None = None) -> None:
+        if not isinstance(store, StoreOperations):
             raise InvalidError(
                 f"a saver is made on an open store, not on {type(store).__name__}",
                 hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
@@ -82,7 +82,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self.store = store
         self._dumps = None if serde is None else self.serde
         self._owned = False
-        self._codec = store.engine.ground.codec
+        self._codec = store._engine.ground.codec
         self._classes: frozenset[tuple[str, ...]] | None = None
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
@@ -517,14 +517,14 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             module, _, qualname = ref.partition(":")
             return (module, qualname.rpartition(".")[2]) in classes
 
-        own = self.store.engine.ground.codec
+        own = self.store._engine.ground.codec
         self._classes, self._codec = classes, Codec(own.registry, own.limits, may_revive=may_revive)
 
     # Inside ---------------------------------------------------------------------------------------------------
 
     @property
     def _engine(self) -> Engine:
-        return self.store.engine
+        return self.store._engine
 
     def _line(self, config: RunnableConfig) -> Line:
         return names.line_of(self.store.tenant, config)
@@ -534,7 +534,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     async def _close(self) -> None:
         """Close the store, if the saver opened it."""
         if self._owned:
-            await Operations.close(self.store)
+            await StoreOperations.close(self.store)
 
     close, aclose = make_both(_close)
 

@@ -17,7 +17,7 @@ from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, w
 from holdfast.maintenance.jobs.execution import LIFE
 from holdfast.maintenance.jobs.jobs import Job
 from holdfast.maintenance.jobs.types import JobTypes
-from holdfast.store.store import Operations
+from holdfast.security.handle import StoreHandle
 
 SAMPLE = 200
 """How many threads are looked at."""
@@ -32,7 +32,7 @@ _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
 _MANY = 1000
 
 
-async def checks(store: Operations, *, full: bool = False) -> list[CheckResult]:
+async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]:
     """All of them. What a check fails with is what it found; the others go on."""
     try:
         sample = await store.engine.lines.listing(store.tenant, "", "", SAMPLE)
@@ -64,7 +64,7 @@ def _failed(code: str, error: HoldfastError) -> CheckResult:
     return problem(code, f"{error.what}{where} [{error.code}]", error.hint or f"See `holdfast explain {error.code}`")
 
 
-async def server(store: Operations) -> list[CheckResult]:
+async def server(store: StoreHandle) -> list[CheckResult]:
     """That it answers, and what it says of itself."""
     backend = store.engine.ground.backend
     status = {name: value for name, value in (await backend.status()).items() if name in ("server", "version")}
@@ -74,7 +74,7 @@ async def server(store: Operations) -> list[CheckResult]:
     return [ok("store-opens", f"{backend.url}: {await backend.size():,} bytes{said}{shared}, {kept}")]
 
 
-def clock(store: Operations, sample: Sequence[LineSummary]) -> CheckResult:
+def clock(store: StoreHandle, sample: Sequence[LineSummary]) -> CheckResult:
     """This machine's clock, against the newest checkpoints."""
     now = store.engine.ground.clock()
     newest = max((each.updated for each in sample), default=0)
@@ -89,7 +89,7 @@ def clock(store: Operations, sample: Sequence[LineSummary]) -> CheckResult:
     return ok("clock", f"{to_datetime(now):%Y-%m-%d %H:%M:%S} UTC, and no checkpoint is newer")
 
 
-async def own_check(store: Operations, full: bool) -> list[CheckResult]:
+async def own_check(store: StoreHandle, full: bool) -> list[CheckResult]:
     """What the store's own means find."""
     backend = store.engine.ground.backend
     if not full and await backend.size() > QUICK:
@@ -103,7 +103,7 @@ async def own_check(store: Operations, full: bool) -> list[CheckResult]:
     return [problem("store-check", "; ".join(wrong[:5]) + more, remedy)]
 
 
-async def readable_rows(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
+async def readable_rows(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Whether the readable rows tell of the latest checkpoints."""
     projector = store.engine.projector
     if not projector.on:
@@ -114,22 +114,32 @@ async def readable_rows(store: Operations, sample: Sequence[LineSummary]) -> lis
             warning(
                 "readable-rows",
                 f"{len(behind)} of {len(sample)} threads have readable rows that are out of date, {behind[0]!r} is one",
-                "Make them: `store.project()`, or a job of the kind project",
+                "Make them: `store.maintenance.project()`, or a job of the kind project",
             )
         ]
     return [ok("readable-rows", f"up to date for the {len(sample)} threads that were looked at")]
 
 
-async def text_index(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
+async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Whether there is an index of words, and whether it has every checkpoint."""
     backend = store.engine.ground.backend
     state = await store.engine.indexer.state(store.tenant)
     if not state:
         return [
-            note("text-index", "there is none: searching for text reads every checkpoint", "Make it: store.index()")
+            note(
+                "text-index",
+                "there is none: searching for text reads every checkpoint",
+                "Make it: store.maintenance.build_index()",
+            )
         ]
     if state != ON:
-        return [warning("text-index", "making it was not finished, and it is not used", "Go on with it: store.index()")]
+        return [
+            warning(
+                "text-index",
+                "making it was not finished, and it is not used",
+                "Go on with it: store.maintenance.build_index()",
+            )
+        ]
     for each in sample:
         (steps,) = await backend.read([Scan(STEPS, tuple(each.line), reverse=True, limit=LATEST, bodies=False)])
         keys = [row.key for row in steps if row.columns[0]]
@@ -139,13 +149,13 @@ async def text_index(store: Operations, sample: Sequence[LineSummary]) -> list[C
                 warning(
                     "text-index",
                     f"it does not have every checkpoint, of {each.line.name!r} for one: a search may miss some",
-                    "Make what is missing: store.index(), or a job of the kind index",
+                    "Make what is missing: store.maintenance.build_index(), or a job of the kind index",
                 )
             ]
     return [ok("text-index", f"complete for the latest checkpoints of the {len(sample)} threads that were looked at")]
 
 
-async def jobs(store: Operations) -> list[CheckResult]:
+async def jobs(store: StoreHandle) -> list[CheckResult]:
     """Whether scheduled work is done."""
     backend, now, known = store.engine.ground.backend, store.engine.ground.clock(), JobTypes()
     (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
@@ -187,7 +197,7 @@ async def jobs(store: Operations) -> list[CheckResult]:
     return found or [ok("jobs", f"{len(rows)} jobs, all in order" if rows else "no jobs")]
 
 
-async def leases(store: Operations, sample: Sequence[LineSummary]) -> list[CheckResult]:
+async def leases(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Leases that were left by processes that died."""
     ground = store.engine.ground
     lines = [Line(store.tenant, ""), *(each.line for each in sample)]
@@ -209,7 +219,7 @@ async def leases(store: Operations, sample: Sequence[LineSummary]) -> list[Check
     return [ok("leases", f"{len(rows)} held, none left behind")]
 
 
-async def quarantine(store: Operations) -> list[CheckResult]:
+async def quarantine(store: StoreHandle) -> list[CheckResult]:
     """Whether repairs put anything aside."""
     scan = Scan(QUARANTINE, (store.tenant,), limit=_MANY, bodies=False)
     (rows,) = await store.engine.ground.backend.read([scan])
@@ -226,7 +236,7 @@ async def quarantine(store: Operations) -> list[CheckResult]:
     ]
 
 
-async def copies(store: Operations) -> list[CheckResult]:
+async def copies(store: StoreHandle) -> list[CheckResult]:
     """How far copies are behind, in stores that are copied as they are written."""
     status = await store.engine.ground.backend.status()
     found = []

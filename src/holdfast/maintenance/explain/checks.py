@@ -98,12 +98,12 @@ CHECKS: Mapping[str, CheckText] = {
     "readable-rows": CheckText(
         "Whether the readable rows beside the log tell of the latest checkpoints.",
         ("A program wrote to the store that makes no such rows.",),
-        "store.project(), or a job of the kind project, makes them.",
+        "store.maintenance.project(), or a job of the kind project, makes them.",
     ),
     "text-index": CheckText(
         "Whether there is an index of words for searching, and whether it is complete.",
         ("None was asked for, or making it was interrupted.",),
-        "store.index(), or a job of the kind index, makes it.",
+        "store.maintenance.build_index(), or a job of the kind index, makes it.",
     ),
     "jobs": CheckText("Whether scheduled work is done.", (), "See `holdfast jobs`; the finer codes say what is wrong."),
     "jobs-damaged": CheckText(

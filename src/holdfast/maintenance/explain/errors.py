@@ -173,7 +173,7 @@ ERRORS = (
         (
             "The user may not write to the file or its directory.",
             "The database refuses this role.",
-            "An identity (`store.acting_as`) tried what is not its own, and was not granted to it.",
+            "An identity (`store.as_identity`) tried what is not its own, and was not granted to it.",
         ),
         "Grant the right (`store.access.grant`), or run as the user who owns the store. `holdfast doctor` names the "
         "file.",

@@ -157,11 +157,11 @@ FINDINGS: dict[FindingCode, FindingText] = {
     ),
     FindingCode.STALE_ROWS: FindingText(
         "Readable rows beside the log do not say what the log says.",
-        "`holdfast repair` makes them anew from the log; so does `store.project(again=True)`.",
+        "`holdfast repair` makes them anew from the log; so does `store.maintenance.project(again=True)`.",
     ),
     FindingCode.STALE_WORDS: FindingText(
         "The index of words does not have what the log has: a search may miss checkpoints.",
-        "`holdfast repair` makes it anew from the log; so does `store.index()`.",
+        "`holdfast repair` makes it anew from the log; so does `store.maintenance.build_index()`.",
     ),
     FindingCode.ORPHAN: FindingText(
         "Rows that nothing needs: left by something that was interrupted. They take room and do no harm.",

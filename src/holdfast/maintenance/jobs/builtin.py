@@ -13,14 +13,15 @@ import msgspec
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.jobs.types import JobContext, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
+from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions.api import SessionsOperations
-from holdfast.store.store import Operations, Store
 
 _PAGE = 100
 _NAMED = 5
@@ -29,49 +30,50 @@ _STALE = 7 * 86400 * 10**9
 """A verification that was begun longer ago is not gone on with: it says too little of what it looked at."""
 
 
-async def _tidy(job: JobContext) -> str:
-    backend = job.store.engine.ground.backend
+async def _tidy(job: JobContextBase) -> str:
+    backend = job.store._handle.engine.ground.backend
     before = await backend.size()
     await backend.tidy()
     return f"{max(0, before - await backend.size())} bytes given back"
 
 
-async def _compact(job: JobContext) -> JobResult:
+async def _compact(job: JobContextBase) -> JobResult:
     done, skipped = 0, 0
     damaged: list[str] = []
-    async for thread in _threads(job.store, job.settings.get("prefix", "")):
+    async for thread in _threads(job.store._handle, job.settings.get("prefix", "")):
         try:
-            await job.store.engine.rewriter.rewrite(job.store._line(thread))
+            await job.store._handle.engine.rewriter.rewrite(job.store._handle.thread_line(thread))
             done += 1
         except (ConflictError, NotFoundError):
             skipped += 1  # another is at it, or it was deleted
         except CorruptError:
             damaged.append(thread)
         job.progress(done + skipped + len(damaged), None, thread)
-    await job.store.engine.ground.backend.tidy()
+    await job.store._handle.engine.ground.backend.tidy()
     said = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
     if damaged:
         said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
     return JobResult(said, ok=not damaged)
 
 
-async def _threads(store: Store, prefix: str = "") -> AsyncIterator[str]:
+async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
     """The names of all threads, page by page."""
     after = ""
     while True:
-        page = await Operations.threads(store, prefix=prefix, after=after, limit=_PAGE)
-        for thread in page:
-            yield thread.thread
+        page = await store.engine.lines.listing(store.tenant, prefix, after, _PAGE)
+        for summary in page:
+            yield summary.line.name
         if len(page) < _PAGE:
             return
-        after = page[-1].thread
+        after = page[-1].line.name
 
 
-async def _project(job: JobContext) -> str:
+async def _project(job: JobContextBase) -> str:
     def told(thread: str, count: int) -> None:
         job.progress(count, None, thread)
 
-    made = await Operations.project(job.store, again=job.settings.get("again", False), progress=told)
+    handle = job.store._handle
+    made = await handle.engine.projector.build_all(handle.tenant, "", job.settings.get("again", False), told)
     return f"readable rows of {made} threads made"
 
 
@@ -105,10 +107,10 @@ class _Verified(msgspec.Struct):
         )
 
 
-async def _verify(job: JobContext) -> JobResult:
+async def _verify(job: JobContextBase) -> JobResult:
     level = VerifyLevel(job.settings.get("level", VerifyLevel.HASHES.value))
     threads = job.settings.get("threads")
-    engine, tenant = job.store.engine, job.store.tenant
+    engine, tenant = job.store._handle.engine, job.store._handle.tenant
     before = _Verified(level.value, engine.ground.clock())
     if threads is None and job.mark:
         kept = msgspec.json.decode(job.mark, type=_Verified)
@@ -147,8 +149,8 @@ def _check_threads(settings: Mapping[str, Any]) -> None:
         raise InvalidError("the setting threads is a list of names", where=repr(threads)[:80])
 
 
-async def _index(job: JobContext) -> str:
-    made = await Operations.index(job.store, progress=job.progress)
+async def _index(job: JobContextBase) -> str:
+    made = await job.store._handle.engine.indexer.build(job.store._handle.tenant, job.progress)
     return f"{made.steps} checkpoints of {made.threads} threads indexed"
 
 
@@ -178,7 +180,7 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
     _prune_settings(settings)
 
 
-async def _prune(job: JobContext) -> JobResult:
+async def _prune(job: JobContextBase) -> JobResult:
     policy, selection = _prune_settings(job.settings)
     damaged: list[str] = []
     busy = 0
@@ -190,8 +192,8 @@ async def _prune(job: JobContext) -> JobResult:
         elif thread.problem:
             busy += 1
 
-    engine = job.store.engine
-    done = await prune(engine, job.store.tenant, policy, selection, progress=job.progress, each=told)
+    engine = job.store._handle.engine
+    done = await prune(engine, job.store._handle.tenant, policy, selection, progress=job.progress, each=told)
     await engine.ground.backend.tidy()
     said = f"{done.dropped} checkpoints removed, {done.kept} kept, {done.bytes} bytes given back"
     if busy:
@@ -201,9 +203,10 @@ async def _prune(job: JobContext) -> JobResult:
     return JobResult(said, ok=not damaged)
 
 
-async def _orphans(job: JobContext) -> JobResult:
+async def _orphans(job: JobContextBase) -> JobResult:
     grace = job.settings.get("grace", "1d")
-    swept = await Operations.orphans(job.store, grace=grace, progress=job.progress)
+    handle = job.store._handle
+    swept = await sweep(handle.engine, handle.tenant, grace=grace, dry_run=False, progress=job.progress)
     said = f"{swept.rows} rows that belong to nothing removed, {swept.bytes} bytes"
     if swept.problems:
         said += f"; {len(swept.problems)} threads could not be looked at: {', '.join(sorted(swept.problems)[:5])}"
@@ -215,11 +218,11 @@ def _check_orphans(settings: Mapping[str, Any]) -> None:
     parse_age(settings.get("grace", "1d"))
 
 
-async def _expire(job: JobContext) -> JobResult:
+async def _expire(job: JobContextBase) -> JobResult:
     lapsed = await lapse(job.store._handle, job.progress)
     ended = forgotten = held = 0
     while True:
-        done = await SessionsOperations.collect(job.store.sessions, _PAGE)
+        done = await SessionsOperations.collect(SessionsOperations(job.store._handle), _PAGE)
         ended, forgotten, held = ended + done.ended, forgotten + done.forgotten, held + done.held
         job.progress(ended + forgotten, None, "sessions")
         if sum(done) < _PAGE:

@@ -24,7 +24,7 @@ from holdfast.engine.leases import Lease
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell, retry_after
 from holdfast.maintenance.jobs.types import JobResult, JobType
-from holdfast.store.store import Store
+from holdfast.security.handle import HasHandle
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ async def run_job(
     try:
         await lease.take()
         job = await _start(book, name, lease, only_due)
-        running = JobExecution(job, Store(book.store.engine, book.store.tenant), holding, tell)
+        running = JobExecution(job, book.host._for_jobs(), holding, tell)
         holding.also = lambda: run(_mark(book, running))
         with holding:
             outcome, error = await _worked(book, running)
@@ -317,9 +317,9 @@ class JobLease:
 
 
 class JobExecution:
-    """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.JobContext`."""
+    """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.JobContextBase`."""
 
-    def __init__(self, job: Job, store: Store, holding: JobLease, tell: Tell | None) -> None:
+    def __init__(self, job: Job, store: HasHandle, holding: JobLease, tell: Tell | None) -> None:
         self.job = job
         self.store = store
         self.holding = holding

@@ -29,8 +29,7 @@ from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
-from holdfast.maintenance.jobs.types import JobTypes
-from holdfast.store.store import Operations
+from holdfast.maintenance.jobs.types import JobHost, JobTypes
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -206,8 +205,9 @@ def _nanoseconds(moment: datetime) -> int:
 class JobTable:
     """The jobs of a tenant, as coroutines."""
 
-    def __init__(self, store: Operations, kinds: JobTypes | None = None) -> None:
-        self.store = store
+    def __init__(self, store: JobHost, kinds: JobTypes | None = None) -> None:
+        self.host = store
+        self.store = store._handle
         self.kinds = JobTypes() if kinds is None else kinds
 
     @property
@@ -333,7 +333,7 @@ class JobTable:
 class JobOperations:
     """What can be done with the jobs of a store. `Jobs` and `AsyncJobs` have these as methods."""
 
-    def __init__(self, store: Operations, kinds: JobTypes | None = None) -> None:
+    def __init__(self, store: JobHost, kinds: JobTypes | None = None) -> None:
         """The jobs of a store, for its tenant. `kinds` are the kinds of jobs that this program knows."""
         self._book = JobTable(store, kinds)
 

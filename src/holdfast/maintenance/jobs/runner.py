@@ -24,8 +24,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
-from holdfast.maintenance.jobs.types import JobTypes
-from holdfast.store.store import Operations
+from holdfast.maintenance.jobs.types import JobHost, JobTypes
 
 LOOK_EVERY = 15.0
 """After how many seconds at most a runner looks again which jobs there are. Others may have changed them, and clocks be
@@ -43,7 +42,7 @@ class _Work:
 
     def __init__(
         self,
-        store: Operations,
+        store: JobHost,
         kinds: JobTypes | None = None,
         *,
         look_every: float = LOOK_EVERY,

@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.errors import ConfigError, InvalidError
-from holdfast.store.store import Store
+from holdfast.security.handle import HasHandle, StoreHandle
 
 GROUP = "holdfast.jobs"
 """The entry point group of kinds."""
 
 
-class JobContext(Protocol):
-    """What a job is given when it runs."""
+class JobContextBase(Protocol):
+    """What a job is given when it runs, as far as this layer knows it. Programs use `holdfast.jobs.JobContext`."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class JobContext(Protocol):
         """Its settings, checked."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> HasHandle:
         """The store, for its tenant."""
 
     @property
@@ -47,6 +47,15 @@ class JobContext(Protocol):
         it raises is to end the job."""
 
 
+class JobHost(Protocol):
+    """A store that has jobs."""
+
+    _handle: StoreHandle
+
+    def _for_jobs(self) -> HasHandle:
+        """The store that jobs work on, whose operations wait in the calling thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """How a job ended: in words, and whether that is well."""
@@ -55,9 +64,10 @@ class JobResult:
     ok: bool = True
 
 
-Work: TypeAlias = Callable[[JobContext], Any]
-"""Does a job. Either a plain function, or a coroutine function that awaits nothing but operations of the store, as in
-`await Operations.compact(job.store, "chat-1")`. Returns a `JobResult`, or a summary in words, or nothing."""
+Work: TypeAlias = Callable[[Any], Any]
+"""Does a job, given a `JobContext`. Either a plain function, or a coroutine function that awaits nothing but operations
+of the store, as in `await ThreadOperations.put(job.store.thread("chat-1"), state)`. Returns a `JobResult`, or a summary
+in words, or nothing."""
 
 Check: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Raises `InvalidError` if settings are wrong."""

@@ -41,6 +41,7 @@ from holdfast.maintenance.repair.store_files import (
 )
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
+from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
 _BATCH = 256
@@ -131,14 +132,14 @@ async def repair(
 
 
 @asynccontextmanager
-async def opened_sources(engine: Engine, given: Sequence[Any], tenant: str) -> AsyncIterator[list[Engine]]:
+async def opened_sources(engine: Engine, given: Sequence[HasHandle | str], tenant: str) -> AsyncIterator[list[Engine]]:
     """Stores as sources: open ones by their engines, others by URL, which are closed at the end."""
     opened: list[Backend] = []
     try:
         sources: list[Engine] = []
         for each in given:
             if not isinstance(each, str):
-                sources.append(each.engine)
+                sources.append(each._handle.engine)
                 continue
             url = resolve(each)
             kind = backend_for(url)

@@ -131,7 +131,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
         raise InvalidError(
-            "the file holds no exported audit", where=str(path), hint="Write one with store.audit_export()"
+            "the file holds no exported audit", where=str(path), hint="Write one with store.audit.export()"
         )
     hashes: dict[str, dict[int, str]] = {}
     ends: Any = None

@@ -199,7 +199,7 @@ class DocumentOperations:
 
 
 class Document(SyncApi, DocumentOperations):
-    """A document that many edit: `store.document("plan")`."""
+    """A document that many edit: `store.sharing.document("plan")`."""
 
 
 class AsyncDocument(AsyncApi, DocumentOperations):

@@ -395,7 +395,7 @@ class PipelineOperations:
 
 
 class Pipeline(SyncApi, PipelineOperations):
-    """A pipeline: `store.pipeline("ingest", ["fetch", "parse", "store"])`."""
+    """A pipeline: `store.sharing.pipeline("ingest", ["fetch", "parse", "store"])`."""
 
     def work(
         self,

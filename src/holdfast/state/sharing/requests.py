@@ -326,7 +326,7 @@ class RequestsOperations:
 
 
 class Requests(SyncApi, RequestsOperations):
-    """Requests and their answers: `store.requests("planner")`."""
+    """Requests and their answers: `store.sharing.requests("planner")`."""
 
     def serve(
         self,

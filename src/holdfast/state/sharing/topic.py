@@ -178,7 +178,7 @@ class TopicOperations:
 
 
 class Topic(SyncApi, TopicOperations):
-    """A topic: `store.topic("news")`."""
+    """A topic: `store.sharing.topic("news")`."""
 
     def subscribe(self, name: str, *, start: Start = "now") -> Subscription:
         """Subscribe under a name, or go on where the subscriber of that name was.

@@ -58,7 +58,7 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
         return
     try:
         with store:
-            yield from run(store_checks.checks(store, full=full))
+            yield from run(store_checks.checks(store._handle, full=full))
             for part in storage_path.parts(url):
                 path = storage_path.path_of(part)
                 if path is not None and part.startswith("sqlite:"):

@@ -1,0 +1,31 @@
+"""Scheduled jobs: `store.jobs`, the runner, and types of jobs for programs to add."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, JobRun, Jobs
+from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, JobTypes
+from holdfast.store.store import Store
+
+__all__ = [
+    "AsyncJobRunner",
+    "AsyncJobs",
+    "Job",
+    "JobContext",
+    "JobResult",
+    "JobRun",
+    "JobRunner",
+    "JobType",
+    "JobTypes",
+    "Jobs",
+]
+
+
+class JobContext(JobContextBase, Protocol):
+    """What a job is given when it runs."""
+
+    @property
+    def store(self) -> Store:
+        """The store, for its tenant."""

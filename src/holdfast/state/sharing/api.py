@@ -1,0 +1,90 @@
+"""What agents share: `store.sharing.topic("news")`, and requests, pipelines and documents in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_or_async
+from holdfast.security.handle import StoreHandle
+from holdfast.state.scope_parts import ScopeParts, named
+
+if TYPE_CHECKING:  # each is loaded when it is first used
+    from holdfast.state.sharing.documents import AsyncDocument, Document
+    from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
+    from holdfast.state.sharing.requests import AsyncRequests, Requests
+    from holdfast.state.sharing.resource import Pattern, SharedResource
+    from holdfast.state.sharing.topic import AsyncTopic, Topic
+
+
+class SharingOperations:
+    """Operations of `store.sharing`. Parts (`workflow="w1"`) name the scope that a shared thing belongs to, if any."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+    def _topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> Topic:
+        """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
+        from holdfast.state.sharing.topic import Topic
+
+        return Topic(self._shared("topic", name, parts))
+
+    def _async_topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncTopic:
+        from holdfast.state.sharing.topic import AsyncTopic
+
+        return AsyncTopic(self._shared("topic", name, parts))
+
+    def _requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> Requests:
+        """Requests under a name: whoever serves them answers whoever asks."""
+        from holdfast.state.sharing.requests import Requests
+
+        return Requests(self._shared("requests", name, parts))
+
+    def _async_requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncRequests:
+        from holdfast.state.sharing.requests import AsyncRequests
+
+        return AsyncRequests(self._shared("requests", name, parts))
+
+    def _pipeline(
+        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
+    ) -> Pipeline:
+        """A pipeline: items go through its stages, and are handed on once. An item is tried at a stage so often."""
+        from holdfast.state.sharing.pipeline import Pipeline
+
+        return Pipeline(self._shared("pipeline", name, parts), stages, tries)
+
+    def _async_pipeline(
+        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
+    ) -> AsyncPipeline:
+        from holdfast.state.sharing.pipeline import AsyncPipeline
+
+        return AsyncPipeline(self._shared("pipeline", name, parts), stages, tries)
+
+    def _document(self, name: str, /, **parts: Unpack[ScopeParts]) -> Document:
+        """A document that many edit at a time, and lose no edit."""
+        from holdfast.state.sharing.documents import Document
+
+        return Document(self._shared("document", name, parts))
+
+    def _async_document(self, name: str, /, **parts: Unpack[ScopeParts]) -> AsyncDocument:
+        from holdfast.state.sharing.documents import AsyncDocument
+
+        return AsyncDocument(self._shared("document", name, parts))
+
+    topic = sync_or_async(_topic, _async_topic)
+    requests = sync_or_async(_requests, _async_requests)
+    pipeline = sync_or_async(_pipeline, _async_pipeline)
+    document = sync_or_async(_document, _async_document)
+
+    def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
+        from holdfast.state.sharing.resource import place
+
+        return place(self._handle, pattern, name, named(self._handle, None, parts))
+
+
+class Sharing(SyncApi, SharingOperations):
+    """`store.sharing` of a `Store`."""
+
+
+class AsyncSharing(AsyncApi, SharingOperations):
+    """`store.sharing` of an `AsyncStore`: operations are awaited."""

@@ -1,0 +1,103 @@
+"""What can be said of a checkpoint as it is saved, from the arguments of `put` and `update` to a request to append."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+from holdfast.backends.interface import Change, Create, Put, Row
+from holdfast.backends.tables import REFS
+from holdfast.engine import validation
+from holdfast.engine.lines import NAME, TAG, At, OnBranch
+from holdfast.engine.row_format import Line, check_name, readable
+from holdfast.engine.types import Checkpoint
+from holdfast.errors import InvalidError
+from holdfast.security.handle import StoreHandle
+
+if TYPE_CHECKING:
+    from holdfast.history.merge import MergeConflict
+
+OnConflict: TypeAlias = "Literal['raise', 'branch', 'overwrite', 'merge'] | Callable[[MergeConflict], Any]"
+"""What happens when another writer followed the same parent first. See `Thread.put`."""
+
+
+class CheckpointFields(TypedDict, total=False):
+    """What can be said of a checkpoint as it is saved. See `Thread.put`."""
+
+    parent: str | Checkpoint | None
+    branch: str | None
+    on_conflict: OnConflict | None
+    id: str | None
+    metadata: Mapping[str, Any] | None
+    tag: str | None
+    labels: Iterable[str]
+    kind: str
+
+
+def append_fields(
+    handle: StoreHandle,
+    line: Line,
+    *,
+    parent: str | Checkpoint | None = None,
+    branch: str | None = None,
+    on_conflict: OnConflict | None = None,
+    id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tag: str | None = None,
+    labels: Iterable[str] = (),
+    kind: str = "save",
+) -> dict[str, Any]:
+    """The fields of an `AppendRequest` besides the state."""
+    how = _conflict_mode(on_conflict or ("overwrite" if parent is None else "branch"), parent)
+    at: At = parent.id if isinstance(parent, Checkpoint) else validation.optional_name(parent, "id of a parent")
+    if branch is not None:
+        if parent is not None:
+            raise InvalidError("a checkpoint follows a parent or the head of a branch: give one of them")
+        at = OnBranch(check_name(branch, "name of a branch"))
+    if id is not None and not check_name(id, "id of a checkpoint"):
+        raise InvalidError("the id of a checkpoint is not empty", where=f"thread {line}")
+    refs = [(NAME, check_name(tag, "tag"))] if tag is not None else []
+    if labels:
+        refs += [(TAG, label) for label in validation.names(labels, "label")]
+    fields: dict[str, Any] = {
+        "parent": at,
+        "on_conflict": how,
+        "id": id or "",
+        "kind": check_name(kind, "kind of a checkpoint"),
+    }
+    if refs:
+        fields["riders"] = partial(_ref_changes, line, refs, handle.now())
+    if metadata:
+        plain = dict(validation.mapping(metadata, "metadata"))
+        codec = handle.codec
+        fields["metadata"], fields["readable"] = codec.pack(plain), readable(codec, plain)
+    return fields
+
+
+def _conflict_mode(on_conflict: OnConflict, parent: object) -> Any:
+    from holdfast.engine import append
+
+    modes = {
+        "raise": append.OnConflict.REFUSE,
+        "branch": append.OnConflict.BRANCH,
+        "overwrite": append.OnConflict.RETRY,
+        "merge": append.OnConflict.BRANCH,
+    }
+    if not callable(on_conflict) and on_conflict not in modes:
+        raise InvalidError(f"on_conflict is {', '.join(map(repr, modes))} or a function, not {on_conflict!r}")
+    if on_conflict == "overwrite" and parent is not None:
+        raise InvalidError(
+            "a checkpoint that follows a given parent cannot overwrite what others saved on it",
+            hint="Leave out the parent: the checkpoint then follows the latest",
+        )
+    return append.OnConflict.BRANCH if callable(on_conflict) else modes[on_conflict]
+
+
+def _ref_changes(line: Line, refs: list[tuple[str, str]], now: int, id: str) -> list[Change]:
+    """The rows that give a checkpoint its tag and labels, written with it."""
+    changes: list[Change] = []
+    for kind, name in refs:
+        row = Row((*line, kind, name, "" if kind == NAME else id), (id, now))
+        changes.append(Create(REFS, row) if kind == NAME else Put(REFS, row))
+    return changes

@@ -1,0 +1,597 @@
+"""The handle of a thread: `store.thread("chat-1")`. Its checkpoints, history, branches, tags and pins.
+
+`Thread` and `AsyncThread` have the same operations, written once; those of `AsyncThread` are awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, is_typeddict
+
+from holdfast.backends.interface import Row
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.engine import Engine
+from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.namespaces import check_thread
+from holdfast.engine.row_format import Line, StepRef, check_name
+from holdfast.engine.step_info import StepInfo
+from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
+from holdfast.engine.validation import Path
+from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.security.handle import StoreHandle
+from holdfast.store.checkpoint_fields import OnConflict, append_fields
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import AppendRequest, Edit
+    from holdfast.engine.lines import LineIndex
+    from holdfast.history.blame import BlameEntry, ValueChange
+    from holdfast.history.diff_result import Diff
+    from holdfast.history.merge import Resolve
+    from holdfast.maintenance.pins import HoldInfo, PinInfo
+
+
+class ThreadOperations(Generic[S]):
+    """Operations on one thread. `Thread` and `AsyncThread` have these as methods."""
+
+    def __init__(self, handle: StoreHandle, name: str) -> None:
+        self.name = name
+        self._handle = handle
+        self._line = handle.thread_line(name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    # Saving ---------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def put(
+        self,
+        state: S,
+        *,
+        parent: str | Checkpoint | None = None,
+        branch: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tag: str | None = None,
+        labels: Iterable[str] = (),
+        kind: str = "save",
+        on_conflict: OnConflict | None = None,
+        if_changed: bool = False,
+    ) -> Checkpoint[S]:
+        """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
+
+        The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
+        another writer followed the same parent first, `on_conflict` says what happens: `"overwrite"`, the default
+        without a parent, saves on top of what is then the latest; `"branch"`, the default with one, opens a branch;
+        `"merge"` merges that branch into the latest checkpoint at once, with a function in place of it to resolve what
+        both sides changed (see `merge`); `"raise"` raises `ConflictError`.
+
+        An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
+        revision of it. `tag` and `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that
+        equals the parent's is not saved: the parent is returned.
+        """
+        fields = append_fields(
+            self._handle,
+            self._line,
+            parent=parent,
+            branch=branch,
+            on_conflict=on_conflict,
+            id=id,
+            metadata=metadata,
+            tag=tag,
+            labels=labels,
+            kind=kind,
+        )
+        saved = await self._save(self._put_request(state, if_changed, fields))
+        return await self._merge_branch(saved, on_conflict)
+
+    @sync_and_async
+    async def update(
+        self,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        parent: str | Checkpoint | None = None,
+        branch: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tag: str | None = None,
+        labels: Iterable[str] = (),
+        kind: str = "update",
+        on_conflict: OnConflict | None = None,
+    ) -> Checkpoint[S]:
+        """Save a checkpoint that differs from its parent at these paths only.
+
+        `changes` maps paths to new values; `remove` lists paths. A path is text, `"plan.done"`, or a tuple of the
+        channel and the keys below it. Nothing else of the state is read or packed: the cost does not depend on how
+        large it is. The rest is as in `put`.
+        """
+        fields = append_fields(
+            self._handle,
+            self._line,
+            parent=parent,
+            branch=branch,
+            on_conflict=on_conflict,
+            id=id,
+            metadata=metadata,
+            tag=tag,
+            labels=labels,
+            kind=kind,
+        )
+        saved = await self._save(self._update_request(changes, remove, fields))
+        return await self._merge_branch(saved, on_conflict)
+
+    @sync_and_async
+    async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
+        """Save a new checkpoint with the state of an older one. Nothing is undone.
+
+        It follows the latest checkpoint, or the last one of a branch.
+        """
+        from holdfast.history import langgraph_compat
+
+        line, engine = self._own_line(), self._engine
+        point = await self._find(at)
+        packed = await engine.lines.reading(line, point, partial(engine.states.values, line))
+        fields = append_fields(self._handle, line, branch=branch, kind="restore")
+        unheld = await engine.deltas().unheld(line, point)
+        fields |= langgraph_compat.about(engine, line, {"restored": point.id}, unheld)
+        return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def get(self, at: Revision = "HEAD", *, lazy: bool = False) -> Checkpoint[S]:
+        """Read a checkpoint with its state: the latest of the thread, or another.
+
+        `at` is a revision, as in git (see `resolve`), the number of a step, a time, or a checkpoint. The state's values
+        are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. Raises
+        `NotFoundError`.
+        """
+        return await self._read(await self._find(at), lazy=lazy)
+
+    @sync_and_async
+    async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
+        """Find the checkpoint that a revision names, without its state.
+
+        As in git: `HEAD` is the latest; the name of a branch, the last one of the branch; a tag; an id, or the start of
+        one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X, `X^2` the second parent of a
+        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is a step on the branch of HEAD,
+        a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError` if several ids start so.
+        """
+        point = await self._find(at)
+        return self._checkpoint(await self._engine.heads.head(self._line, point))
+
+    @sync_and_async
+    async def info(self) -> ThreadInfo:
+        """Summarize the thread. Raises `NotFoundError`."""
+        return ThreadInfo.of(await self._lines.summary(self._line))
+
+    @sync_and_async
+    async def log(
+        self,
+        *,
+        before: str | None = None,
+        limit: int | None = None,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        where: str | None = None,
+    ) -> list[Checkpoint[S]]:
+        """List the checkpoints, the latest first, without their states.
+
+        `before` an id; with a `label`; with these entries in their `metadata`; those that match a query, `where` (see
+        `Store.search`).
+        """
+        line, codec = self._line, self._handle.codec
+        before = validation.optional_name(before, "id of a checkpoint")
+        limit = validation.optional_count(limit, "limit")
+        wanted = validation.mapping(metadata or {}, "metadata")
+        packed = {key: codec.pack(value) for key, value in wanted.items()}
+        labelled = None
+        if label is not None:
+            labelled = {id for _, id in await self._lines.refs(line, TAG, check_name(label, "label"))}
+        search = None
+        if where is not None:
+            from holdfast.history.search import prepare
+
+            search = prepare(self._engine, line.tenant, where)
+        found: list[Checkpoint[S]] = []
+        while limit is None or len(found) < limit:
+            page = 256 if limit is None or label is not None or wanted else limit - len(found)
+            rows: list[Row] = []
+            if search is None:
+                rows = await self._lines.history(line, before=before or "", limit=page)
+                points = [StepRef.of(row) for row in rows]
+                before = points[-1].id if len(rows) == page else ""
+            else:
+                points, before = await search.points(line, before or "")
+            for head in await self._engine.heads.describe(line, points, rows):
+                checkpoint = self._checkpoint(head)
+                if labelled is not None and checkpoint.id not in labelled:
+                    continue
+                own = checkpoint.metadata
+                if any(key not in own or packed[key] != codec.pack(own[key]) for key in wanted):
+                    continue
+                found.append(checkpoint)
+            if not before:
+                break
+        return found if limit is None else found[:limit]
+
+    @sync_and_async
+    async def diff(
+        self,
+        a: Revision | None = None,
+        b: Revision = "HEAD",
+        *,
+        other: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        large: bool = False,
+    ) -> Diff:
+        """Compare two states: a summary in numbers, then path by path, or as a JSON Patch.
+
+        Without `a`, it is what `b` changed of its parent. With `other`, `b` is a revision of that other thread, and `a`
+        the latest of this one unless it is given; with `state`, `a` is compared with that state. Nodes that both sides
+        share are not read. Large values that differ are fetched only with `large`.
+        """
+        from holdfast.history import comparison
+
+        engine = self._engine
+        if other is None and state is None:
+            return await comparison.compare_revisions(engine, self._line, a, b, large=large)
+        old = await comparison.spot(engine, self._line, "HEAD" if a is None else a)
+        if state is not None:
+            if other is not None or b != "HEAD":
+                raise InvalidError("a checkpoint is compared with another or with a state, not with both")
+            return await comparison.compare(engine, old, validation.mapping(state, "state"), large=large)
+        line = self._handle.thread_line(other or "")
+        return await comparison.compare(engine, old, await comparison.spot(engine, line, b), large=large)
+
+    @sync_and_async
+    async def blame(
+        self, path: Path, at: Revision = "HEAD", *, start: int = 0, limit: int | None = None
+    ) -> list[BlameEntry]:
+        """Find the checkpoint that wrote the value at a path: which, when, and by whom.
+
+        `path` is text as `messages[3]`, `messages[-10:]`, `memory.user`, or a tuple of a channel, keys and indexes. Of
+        a list or a dict, each item or entry is listed: `limit` of them from the `start`-th on. Raises `NotFoundError`
+        if there is nothing.
+        """
+        from holdfast.history import blame, paths
+
+        start, limit = validation.count(start, "start"), validation.optional_count(limit, "limit")
+        return await blame.blame(self._engine, self._line, paths.place(path), at, start=start, limit=limit)
+
+    @sync_and_async
+    async def history(
+        self, path: Path, at: Revision = "HEAD", *, before: str | None = None, limit: int | None = None
+    ) -> list[ValueChange]:
+        """List every checkpoint that changed the value at a path, the latest first, with the change.
+
+        It goes from `at` along first parents; `before` is the id of the last one of the page before. An index of a list
+        follows its item, wherever it was. Checkpoints that did not change the value are skipped without being read.
+        """
+        from holdfast.history import blame, paths
+
+        before, limit = validation.optional_name(before, "id"), validation.optional_count(limit, "limit")
+        return await blame.history(self._engine, self._line, paths.place(path), at, before=before, limit=limit)
+
+    # Branches -------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def fork(
+        self,
+        branch: str,
+        at: Revision = "HEAD",
+        *,
+        changes: Mapping[Path, Any] | None = None,
+        remove: Iterable[Path] = (),
+    ) -> BranchInfo:
+        """Start a branch at a checkpoint. Copies nothing; `put(..., branch=name)` continues it.
+
+        With `changes` or `remove`, which are as in `update`, the branch begins with a checkpoint whose state is edited
+        so; both are made, or neither.
+        """
+        from holdfast.history import branches
+
+        line = self._own_line()
+        branches.checked_name(branch, line)
+        point = await self._find(at)
+        if not changes and not remove:
+            made = await self._lines.fork(line, point, branch)
+            return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
+        first = (await branches.fork(self._engine, line, point, branch, self._edit(changes or {}, remove))).point
+        return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
+
+    @sync_and_async
+    async def branches(self) -> list[BranchInfo]:
+        """List the branches. `main` is the first, until a new revision of one of its checkpoints takes over.
+
+        Branches that writers opened in a conflict have no name.
+        """
+        from holdfast.history import branches
+
+        return [
+            BranchInfo(
+                each.branch.branch,
+                each.branch.name,
+                each.base and each.base.id,
+                to_datetime(each.branch.created),
+                each.head and each.head.id,
+                each.ahead,
+                each.is_current,
+            )
+            for each in await branches.describe(self._engine, self._line)
+        ]
+
+    @sync_and_async
+    async def rename_branch(self, name: str, new: str) -> None:
+        """Rename a branch. `main` keeps its own name."""
+        from holdfast.history import branches
+
+        await branches.rename(self._engine, self._own_line(), name, new)
+
+    @sync_and_async
+    async def delete_branch(self, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
+        """Delete a branch with the checkpoints that only it has, and return their ids.
+
+        Raises `ConflictError` if it is not merged into another branch, if other branches start from it, or if one of
+        its checkpoints has a tag or a label; not with `force`, and then branches that start from it stay as they are.
+        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted. With `dry_run` nothing is
+        deleted, and the ids that would be are returned.
+        """
+        from holdfast.history import branches
+
+        return (await branches.delete(self._engine, self._own_line(), name, force=force, dry_run=dry_run)).ids
+
+    @sync_and_async
+    async def switch(self, branch: str) -> Checkpoint[S]:
+        """Make a branch the current one: its last checkpoint becomes the latest of the thread.
+
+        Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it; it changes nothing.
+        """
+        from holdfast.history import branches
+
+        return self._checkpoint(await branches.switch(self._engine, self._own_line(), branch))
+
+    @sync_and_async
+    async def merge(
+        self,
+        theirs: Revision,
+        into: Revision = "HEAD",
+        *,
+        strategy: str | None = None,
+        resolve: Resolve | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Checkpoint[S]:
+        """Merge what another branch, or any revision, changed since the common ancestor into a branch.
+
+        `into` is the branch, or `HEAD`, the latest checkpoint; the merge is a checkpoint on top of it with two parents.
+        If it has everything of `theirs` already, nothing is saved and the head is returned. Where both sides changed
+        the same differently, `resolve` is asked: a function that takes a `MergeConflict` and returns the value,
+        `MISSING` or `UNRESOLVED`, or rules by path, as in `{"messages": "union"}`. The rest is resolved by `strategy`:
+        `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left then raises
+        `ConflictError` with all `clashes`, and nothing is saved.
+
+        If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names must be the last.
+        """
+        from holdfast.history import merge
+
+        metadata = validation.mapping(metadata or {}, "metadata")
+        head = await merge.merge(
+            self._engine, self._own_line(), theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
+        )
+        return self._checkpoint(head)
+
+    # Tags, labels ---------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
+        """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
+        await self._refer(NAME, check_name(tag, "tag"), at, move=move)
+
+    @sync_and_async
+    async def untag(self, tag: str) -> None:
+        """Remove a tag; the checkpoint stays."""
+        await self._lines.drop_ref(self._line, NAME, check_name(tag, "tag"))
+
+    @sync_and_async
+    async def tags(self) -> dict[str, str]:
+        """List the tags, with the ids of their checkpoints."""
+        return dict(await self._lines.refs(self._line, NAME))
+
+    @sync_and_async
+    async def label(self, label: str, at: Revision = "HEAD") -> None:
+        """Label a checkpoint. Any number of them can have one label; `log` finds them."""
+        await self._refer(TAG, check_name(label, "label"), at, move=True)
+
+    @sync_and_async
+    async def unlabel(self, label: str, at: Revision | None = None) -> None:
+        """Remove a label from one checkpoint, or from all of the thread."""
+        id = None if at is None else (await self._find(at)).id
+        await self._lines.drop_ref(self._line, TAG, check_name(label, "label"), id)
+
+    @sync_and_async
+    async def labels(self) -> dict[str, list[str]]:
+        """List the labels, with the ids of their checkpoints."""
+        found: dict[str, list[str]] = {}
+        for label, id in await self._lines.refs(self._line, TAG):
+            found.setdefault(label, []).append(id)
+        return found
+
+    # Pins, holds, deletion ------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
+        """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
+        point = await self._find(at)
+        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"))
+        return point.id
+
+    @sync_and_async
+    async def unpin(self, at: Revision = "HEAD", *, reason: str | None = None) -> str:
+        """Remove a pin from a checkpoint, or all that it has. Returns its id. `NotFoundError` if it has none."""
+        from holdfast.maintenance import pins
+
+        return await pins.unpin(self._engine, self._line, (await self._find(at)).id, reason)
+
+    @sync_and_async
+    async def pins(self) -> list[PinInfo]:
+        """List the pinned checkpoints, with the reasons."""
+        from holdfast.maintenance import pins
+
+        return await pins.pins(self._engine, self._line)
+
+    @sync_and_async
+    async def hold(self, *, reason: str = "") -> None:
+        """Protect the thread, with its namespaces, from pruning and deletion: both raise `DeniedError` until it is
+        released.
+
+        There may be several holds, each with its reason. Saving works as always.
+        """
+        await self._engine.holds.hold(self._line, check_name(reason, "reason"))
+
+    @sync_and_async
+    async def release(self, *, reason: str | None = None) -> None:
+        """Remove a hold, or all that the thread has. `NotFoundError` if it has none."""
+        from holdfast.maintenance import pins
+
+        await pins.release(self._engine, self._line, reason)
+
+    @sync_and_async
+    async def holds(self) -> list[HoldInfo]:
+        """List the holds of the thread, with the reasons."""
+        from holdfast.maintenance import pins
+
+        return await pins.holds(self._engine, self._line.tenant, self._line)
+
+    @sync_and_async
+    async def delete(self) -> bool:
+        """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""
+        from holdfast.engine.families import family
+
+        line, hooks = self._line, self._engine.hooks
+        lines = await family(self._engine, line)
+        if hooks is not None:
+            from holdfast.hooks.checkpoint_hooks import deleting
+
+            return await deleting(hooks, line, lambda: self._lines.delete(*lines))
+        return await self._lines.delete(*lines)
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _engine(self) -> Engine:
+        return self._handle.engine
+
+    @property
+    def _lines(self) -> LineIndex:
+        return self._handle.engine.lines
+
+    def _own_line(self) -> Line:
+        """The line, if it may be saved to: the state of scopes is changed in other ways."""
+        check_thread(self._line.name)
+        return self._line
+
+    def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
+        line = self._own_line()
+        packed = self._engine.recent(line).pack(validation.mapping(state, "state"))
+        return self._request(packed, fields, if_changed=if_changed)
+
+    def _update_request(
+        self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
+    ) -> AppendRequest:
+        self._own_line()
+        return self._request(self._edit(changes, remove), fields)
+
+    def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:
+        from holdfast.engine.append import AppendRequest  # loaded only here: who only reads does without
+
+        return AppendRequest(self._line, state, **fields, if_changed=if_changed)
+
+    def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
+        put = {validation.path(path): value for path, value in validation.mapping(changes, "set of changes").items()}
+        if isinstance(remove, tuple) and remove:
+            raise InvalidError(
+                "a tuple is one path, and several may be removed",
+                where=repr(remove)[:80],
+                hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
+            )
+        removed = [validation.path(path) for path in validation.several(remove, "path to remove")]
+        return self._engine.parts(self._line, put, removed)
+
+    async def _save(self, request: AppendRequest) -> Checkpoint[S]:
+        (head,) = await self._engine.rebaser.save(request)
+        return self._checkpoint(head)
+
+    async def _merge_branch(self, saved: Checkpoint[S], on_conflict: OnConflict | None) -> Checkpoint[S]:
+        """Merge a checkpoint that opened a branch into the latest one, if the caller asked for that."""
+        if on_conflict != "merge" and not callable(on_conflict):
+            return saved
+        resolve = on_conflict if callable(on_conflict) else None
+        return await ThreadOperations.merge(self, saved.id, resolve=resolve)
+
+    async def _find(self, at: Revision) -> StepRef:
+        if at == "HEAD":
+            return await self._lines.find(self._line, None)
+        from holdfast.history.revisions import resolve
+
+        return await resolve(self._engine, self._line, at)
+
+    async def _read(self, point: StepRef, *, lazy: bool = False) -> Checkpoint[S]:
+        line, engine = self._line, self._engine
+        head = await engine.lines.reading(line, point, partial(engine.heads.head, line))
+        if lazy:
+            from holdfast.store.lazy_state import AsyncLazyState, LazyState
+
+            part = engine.partial(line, point)
+            state: Any = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
+        else:
+            state = await engine.lines.reading(line, point, partial(engine.state, line))
+        return self._checkpoint(head, state)
+
+    async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
+        point = await self._find(at)
+        await self._lines.set_ref(self._line, kind, name, point.id, move=move)
+
+    def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
+        return checkpoint_of(self._handle, self._line, head, state)
+
+
+class Thread(SyncApi, ThreadOperations[S]):
+    """A thread of a `Store`: its operations return when they are done."""
+
+
+class AsyncThread(AsyncApi, ThreadOperations[S]):
+    """A thread of an `AsyncStore`: its operations are awaited."""
+
+
+def check_schema(schema: object) -> None:
+    """Raise `UnsupportedError` unless it is a class whose instances are dicts: states are returned as they are."""
+    if schema is None or is_typeddict(schema) or (isinstance(schema, type) and issubclass(schema, dict)):
+        return
+    raise UnsupportedError(
+        "the schema of a thread is a TypedDict, or dict", where=repr(schema)[:80], hint="Declare a typing.TypedDict"
+    )
+
+
+def checkpoint_of(handle: StoreHandle, line: Line, head: StepInfo, state: Any = None) -> Checkpoint:
+    """Describe a step as a `Checkpoint`."""
+    point, header = head.point, head.header
+    metadata = handle.codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
+    return Checkpoint(
+        line.name,
+        point.id,
+        head.parent,
+        point.branch,
+        point.depth,
+        to_datetime(point.time),
+        point.kind,
+        point.hash.hex(),
+        metadata,
+        header.stamp,
+        header.schema,
+        metadata.get("merged") if len(header.parents) > 1 else None,
+        state,
+    )

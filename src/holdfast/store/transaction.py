@@ -1,0 +1,68 @@
+"""A transaction: keys changed and checkpoints saved together, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from holdfast.engine.types import Checkpoint
+from holdfast.engine.validation import Path
+from holdfast.errors import InvalidError
+from holdfast.security.handle import StoreHandle
+from holdfast.state.api import StateTransaction
+from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
+from holdfast.store.thread import ThreadOperations, checkpoint_of
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import AppendRequest
+
+
+class Transaction(StateTransaction):
+    """Keys to be changed and checkpoints to be saved together. See `Store.transaction`."""
+
+    def __init__(self, handle: StoreHandle, owner: object) -> None:
+        super().__init__(handle, owner)
+        self._handle = handle
+        self._requests: list[AppendRequest] = []
+        self.checkpoints: list[Checkpoint] = []
+        """What was saved, in the order in which it was asked for; empty until then."""
+
+    def put(
+        self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **fields: Unpack[CheckpointFields]
+    ) -> None:
+        """Save the state of a thread, as `Thread.put` does. It is packed now: later changes of it are not seen."""
+        self._check_open()
+        handle = ThreadOperations[Any](self._handle, thread)
+        self._requests.append(
+            handle._put_request(state, if_changed, append_fields(self._handle, handle._line, **_checked(fields)))
+        )
+
+    def update(
+        self,
+        thread: str,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        **fields: Unpack[CheckpointFields],
+    ) -> None:
+        """Change parts of a thread's state, as `Thread.update` does."""
+        self._check_open()
+        fields.setdefault("kind", "update")
+        handle = ThreadOperations[Any](self._handle, thread)
+        self._requests.append(
+            handle._update_request(changes, remove, append_fields(self._handle, handle._line, **_checked(fields)))
+        )
+
+    async def _commit(self) -> None:
+        requests, self._requests = self._requests, []
+        self.written, heads = await self._pending.commit(requests)
+        self.checkpoints = [
+            checkpoint_of(self._handle, request.line, head) for request, head in zip(requests, heads, strict=True)
+        ]
+
+
+def _checked(fields: CheckpointFields) -> CheckpointFields:
+    how = fields.get("on_conflict")
+    if how == "merge" or callable(how):
+        raise InvalidError("a transaction cannot merge: on_conflict is 'raise', 'branch' or 'overwrite' in one")
+    return fields
