@@ -43,7 +43,7 @@ def test_an_agent_without_a_store_is_a_plain_object() -> None:
     assert (agent.status, agent.state) == ("created", "idle")
     assert (len(agent.conversation), agent.greeted, agent.configuration) == (1, ["Ada"], {"greeting": "Hi"})
     assert isinstance(agent, Persistent)
-    with pytest.raises(InvalidError, match="no store to be kept in"):
+    with pytest.raises(InvalidError, match="not attached to a store"):
         agent.save()
     with pytest.raises(InvalidError):
         _ = agent.id
@@ -119,7 +119,7 @@ def test_policies_are_inherited_and_checked() -> None:
     assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "refuse")
     with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="nothing to say about an agent as 'on_curropt'"):
+    with pytest.raises(InvalidError, match="an agent has no option 'on_curropt'"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_curropt="raise")  # type: ignore[call-arg]
     with pytest.raises(InvalidError, match="autosave is an Autosave, or None, not 5"):
         MoreSo().attach(opened(MemoryBackend()), "a", autosave=5)  # type: ignore[arg-type]

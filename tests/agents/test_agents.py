@@ -83,9 +83,9 @@ def test_only_an_agent_of_this_store_is_saved_here() -> None:
     agent = store.agents.create(Greeter, "a")
     with pytest.raises(InvalidError, match="attached to another store"):
         other.agents.save(agent)
-    with pytest.raises(InvalidError, match="saved by what attach returned"):
+    with pytest.raises(InvalidError, match="saved by the handle that attach returned"):
         store.agents.save(object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="is kept already"):
+    with pytest.raises(InvalidError, match="is attached already"):
         store.agents.attach(store.agents.attach(_Plain(), "b", kind=_plain()), "c", kind=_plain())
 
 
@@ -328,7 +328,7 @@ def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> Non
     document, codec = store.agents.export("a"), store._handle.codec
     pending = {"kind": "transition", "trigger": "t", "source": "s", "target": "t", "time": START, **change}
     document["state"]["pending"] = codec.to_json(pending)
-    with pytest.raises(InvalidError, match="under way cannot be read"):
+    with pytest.raises(InvalidError, match="the pending change cannot be read"):
         store.agents.import_(document, id="b")
     assert not store.agents.exists("b")
 
@@ -435,7 +435,7 @@ def test_the_same_for_asyncio() -> None:
     [
         ("status", "asleep", "there is no status 'asleep'"),
         ("fields", [1], "the fields of the agent is list, and not dict"),
-        ("pending", {"kind": "x", "nonsense": 1}, "what is under way cannot be read"),
+        ("pending", {"kind": "x", "nonsense": 1}, "the pending change cannot be read"),
         ("class", None, "the class of the agent is NoneType"),
     ],
     ids=["status", "fields", "pending", "class"],
@@ -445,7 +445,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
     delta = Delta({channel: Set(store.engine.ground.codec.pack(value))})
-    run(line.save(line.saving("save", delta, point, {}, [], FREELY)))
+    run(line.save(line.request("save", delta, point, {}, [], FREELY)))
     with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
@@ -455,7 +455,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
-    run(line.save(line.saving("save", Delta(removed=["context"]), point, {}, [], FREELY)))
+    run(line.save(line.request("save", Delta(removed=["context"]), point, {}, [], FREELY)))
     with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 

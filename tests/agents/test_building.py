@@ -78,7 +78,7 @@ def test_a_class_of_any_kind_is_kept_and_comes_back(cls: Any) -> None:
     assert (found.agent.model, found.agent.seen) == ("large", ["x"])
     assert (found.context, found.conversation.all(), found.status) == ({"k": 1}, ["hello"], "stopped")
     assert found.configuration == {"model": "large"}
-    assert repr(found).startswith("<Kept 'a': ")
+    assert repr(found).startswith("<AgentHandle 'a': ")
 
 
 def test_a_decorated_class_says_what_is_kept_of_it() -> None:
@@ -195,7 +195,7 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
     def make(model: str) -> dict[str, Any]:
         return {"model": model}
 
-    with pytest.raises(InvalidError, match="the fields are not known"):
+    with pytest.raises(InvalidError, match="the fields of agents that a function creates are not known"):
         AgentBuilder("tests: made").build(make)
     spec = (
         AgentBuilder("tests: made")

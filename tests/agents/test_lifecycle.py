@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.runtime.two_phase import LIFECYCLE, status_of
+from holdfast.agents.runtime.two_phase import LIFECYCLE, parse_status
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, CorruptError, InvalidError
@@ -195,4 +195,4 @@ def test_an_agent_for_asyncio() -> None:
 def test_all_statuses_are_in_the_machine() -> None:
     assert LIFECYCLE.states == STATUSES
     with pytest.raises(CorruptError, match="no status 'asleep'"):
-        status_of("asleep")
+        parse_status("asleep")

@@ -371,7 +371,7 @@ def test_the_golden_agent_goes_on() -> None:
 
 
 def test_a_langchain_that_makes_agents_otherwise_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._HELD", ("model", "gears"))
+    monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._CLOSURE_NAMES", ("model", "gears"))
     with pytest.raises(SnapshotUnsupportedError, match="gears"):
         snapshots.snapshot(create_agent(MODEL), path)
 
