@@ -396,10 +396,10 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent.changed()
         store.engine.agents._thread_queue.close()  # a child has none
         store.engine.agents.renew_locks()
-        store.engine.agents.leave()
+        store.engine.agents.flush_at_exit()
         assert notes(store) == []
         agent.changed()
-        store.engine.agents.leave()
+        store.engine.agents.flush_at_exit()
         assert notes(store) == ["of the parent"]
 
 
@@ -414,7 +414,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
         agent.changed()
 
     asyncio.run(work())
-    store.engine.agents.leave()
+    store.engine.agents.flush_at_exit()
     assert "1 agents have changes that are not saved: a: the AsyncStore was not closed" in caplog.text
     asyncio.run(store.close())
 
@@ -427,7 +427,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.start()
     agent.notes.append("lost")
     agent.changed()
-    store.engine.agents.leave()
+    store.engine.agents.flush_at_exit()
     assert notes(store) == ["lost"]
     agent.notes.append("really lost")
     agent.changed()
@@ -436,7 +436,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
         agent.save()
     refused = backend.refused
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
-        store.engine.agents.leave()
+        store.engine.agents.flush_at_exit()
     assert backend.refused == refused
     assert "1 agents" in caplog.text
     backend.work()
@@ -448,7 +448,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     assert "a bad note" in caplog.text
     assert bystander.metrics.unsaved == 0
     store.close()
-    store.engine.agents.leave()
+    store.engine.agents.flush_at_exit()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -408,7 +408,7 @@ def test_nothing_is_run_or_imported(path: Path) -> None:
         "sys.addaudithook(watch)\n"
         "try:\n"
         "    snapshots.restore(sys.argv[1], allow='all')\n"
-        "except errors.SnapshotRefused as error:\n"
+        "except errors.SnapshotRefusedError as error:\n"
         "    sys.stdout.write('refused ' + error.where)\n"
     )
     content = [object_of("antigravity", "x"), object_of("this", "s"), object_of("os", "system", command="id")]

@@ -271,7 +271,7 @@ def test_what_does_not_belong_is_refused(path: Path) -> None:
         agent = greeter(store)
         with pytest.raises(SnapshotInvalidError, match="no threads"):
             snapshots.snapshot(agent, path, config={})
-        with pytest.raises(HoldfastError, match="no store"):
+        with pytest.raises(HoldfastError, match="not attached to a store"):
             snapshots.snapshot(Greeter(), path)
         snapshots.snapshot(agent, path)
         with pytest.raises(SnapshotInvalidError, match="into a store"):
