@@ -204,9 +204,9 @@ def test_the_same_for_asyncio() -> None:
 
 
 def test_kinds_of_agents_and_of_stores_go_together() -> None:
-    with pytest.raises(InvalidError, match="a Greeter is kept in a Store"):
+    with pytest.raises(InvalidError, match="a Greeter belongs in a Store"):
         Greeter().attach(aopened(MemoryBackend()), "a")
-    with pytest.raises(InvalidError, match="a AsyncGreeter is kept in an AsyncStore"):
+    with pytest.raises(InvalidError, match="a AsyncGreeter belongs in an AsyncStore"):
         AsyncGreeter().attach(opened(MemoryBackend()), "a")
     assert issubclass(AsyncGreeter, AsyncPersistentAgent)
 
@@ -229,7 +229,7 @@ def test_a_constructor_of_its_own_is_given_the_configuration() -> None:
 
     Other("m").attach(opened(backend), "b").save()
     Other.__init__ = lambda self: None  # type: ignore[method-assign,assignment,misc]
-    with pytest.raises(InvalidError, match=r"cannot be made of the configuration \['engine'\]") as caught:
+    with pytest.raises(InvalidError, match=r"cannot be created from the configuration \['engine'\]") as caught:
         opened(backend).agents.restore("b")
     assert caught.value.code == "agent-invalid"
 

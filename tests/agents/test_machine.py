@@ -120,7 +120,7 @@ def test_what_is_wrong_is_found_together() -> None:
         "the guard of 'go' is 'nowhere', and Reviewer has no such method",
         "the action of 'go' is 'nothing', and Reviewer has no such method",
         "the validator of 'go' is 'never', and Reviewer has no such method",
-        "the validator of the state 'a' is a coroutine function, which nobody can wait for while saving",
+        "the validator of the state 'a' is a coroutine function, which cannot be awaited during a save",
     ]
     with pytest.raises(InvalidError, match="the machine is not right") as raised:
         machine.check(Reviewer())

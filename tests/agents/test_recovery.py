@@ -352,7 +352,7 @@ def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
     assert agent.status == "running"
     assert agent.log == ["start ", "pause ", "resume "]
     _, other = fresh(memory)
-    with pytest.raises(InvalidError, match="'resume' leads nowhere from the state 'running'"):
+    with pytest.raises(InvalidError, match="'resume' is no trigger of the state 'running'"):
         other.resume()
 
 

@@ -31,10 +31,10 @@ def check_kind(agent: object, api: type) -> None:
     """Raise `InvalidError` for an asyncio agent of a sync store, or the reverse, given the class of the store."""
     if isinstance(agent, AsyncApi) and not issubclass(api, AsyncApi):
         raise InvalidError(
-            f"a {type(agent).__name__} is kept in an AsyncStore", hint="Open the store with holdfast.aopen"
+            f"a {type(agent).__name__} belongs in an AsyncStore", hint="Open the store with holdfast.aopen"
         )
     if isinstance(agent, SyncApi) and not issubclass(api, SyncApi):
-        raise InvalidError(f"a {type(agent).__name__} is kept in a Store", hint="Derive it from AsyncPersistentAgent")
+        raise InvalidError(f"a {type(agent).__name__} belongs in a Store", hint="Derive it from AsyncPersistentAgent")
 
 
 def attach_object(
@@ -127,7 +127,7 @@ class AgentBase(AgentOperations):
         reserved = sorted(each for each in cls._fields if hasattr(AgentBase, each) or each == "spec")
         if reserved:
             raise InvalidError(
-                f"{reserved[0]!r} is something that every agent has, and cannot be a field of it",
+                f"{reserved[0]!r} is an attribute of every agent, and cannot be a field",
                 where=f"class {cls.__qualname__}",
                 hint="Give the field another name",
             )

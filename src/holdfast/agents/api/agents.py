@@ -15,14 +15,8 @@ from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage import listing
+from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.json_document import (
-    agent_exists_error,
-    check_document,
-    export_document,
-    import_document,
-)
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
 from holdfast.agents.storage.record import AgentRecord, Status
 from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
@@ -69,13 +63,13 @@ class AgentsOperations:
         if earlier is not None and await self._save_new(earlier, request):
             return earlier
         if await line.newest() is not None:
-            raise agent_exists_error(line)
+            raise json_document.agent_exists_error(line)
         made = spec.made(configuration, line.where)
         agent = attach_object(made, line, spec, dict(configuration), {}, type(self))
         try:
             await self._save_new(agent, request)
         except ConflictError as error:
-            raise agent_exists_error(line) from error  # another was first
+            raise json_document.agent_exists_error(line) from error  # another was first
         return agent
 
     async def _save_new(self, agent: AgentOperations, request: Hashable) -> bool:
@@ -192,7 +186,7 @@ class AgentsOperations:
         """Return an agent as one JSON document that people can read, with its messages: the newest, or a version."""
         line = AgentLine(self._handle, id)
         await line.allow("read")
-        document = await export_document(line, await line.point(version))
+        document = await json_document.export_document(line, await line.point(version))
         await self._handle.guard.saw(line.scope, ())
         return document
 
@@ -200,8 +194,8 @@ class AgentsOperations:
     async def import_(self, document: Mapping[str, Any], *, id: str | None = None) -> AgentRecord:
         """Save an agent from a document of `export`: under the id that it had, or another. Raises `ConflictError` if
         the id is in use."""
-        new_id = check_document(document).get("id", "") if id is None else id
-        return await import_document(AgentLine(self._handle, new_id), document)
+        new_id = json_document.check_document(document).get("id", "") if id is None else id
+        return await json_document.import_document(AgentLine(self._handle, new_id), document)
 
     @sync_and_async
     async def delete(self, id: str) -> None:

@@ -223,7 +223,7 @@ class AsyncConversation(AsyncApi, ConversationOperations):
 
     def __getitem__(self, index: Any) -> Any:
         raise InvalidError(
-            "messages may have to be read, which is awaited here",
+            "messages may have to be read, which has to be awaited",
             hint="Use await conversation.get(index), slice(start, stop) or last(count)",
         )
 

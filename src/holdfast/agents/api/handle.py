@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.tools import AsyncTools, Tools
@@ -15,6 +15,7 @@ from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.agents.recovery.fallback import reload
 from holdfast.agents.recovery.rollback import roll_back_live
 from holdfast.agents.recovery.startup import recover, resume, start
+from holdfast.agents.runtime.autosave import metrics_of
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
@@ -129,7 +130,7 @@ class AgentOperations:
     @property
     def metrics(self) -> AgentMetrics:
         """Metrics of the agent's saves."""
-        return self.keeper.metrics()
+        return metrics_of(self.keeper)
 
     @property
     def autosave_error(self) -> BaseException | None:
@@ -213,72 +214,51 @@ class AgentOperations:
         """What was found half-done at starts, and how it was resolved."""
         return list(self.keeper.lifecycle.recoveries)
 
+    async def _enter_context(self) -> None:
+        line = self.keeper.line
+        await line.allow("read")
+        newest = await line.newest()
+        is_paused = newest is not None and read_summary(newest).get("status") == "paused"
+        await (resume if is_paused else start)(self.keeper, self._restore_other)
 
-# Agents as context managers -----------------------------------------------------------------------------------------
-
-
-class _Startable(Protocol):
-    _restore_other: RestoreAgent
-
-    @property
-    def keeper(self) -> AgentPersister: ...
-
-
-S = TypeVar("S", bound=_Startable)
-
-
-async def _begin(agent: _Startable) -> None:
-    persister = agent.keeper
-    await persister.line.allow("read")
-    newest = await persister.line.newest()
-    if newest is not None and read_summary(newest).get("status") == "paused":
-        await resume(persister, agent._restore_other)
-    else:
-        await start(persister, agent._restore_other)
+    async def _exit_context(self, error: BaseException | None) -> None:
+        lifecycle = self.keeper.lifecycle
+        if error is None:
+            if self.keeper.data.status == "running":
+                await lifecycle.stop()
+            return
+        try:
+            await lifecycle.fail(error)
+        except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
+            error.add_note(f"That {lifecycle.where} failed could not be recorded: {type(other).__name__}: {other}")
 
 
-async def _end(persister: AgentPersister, error: BaseException | None) -> None:
-    if error is None:
-        if persister.data.status == "running":
-            await persister.lifecycle.stop()
-        return
-    try:
-        await persister.lifecycle.fail(error)
-    except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
-        error.add_note(f"That {persister.where} failed could not be recorded: {type(other).__name__}: {other}")
-
-
-class AgentContext:
+class AgentContext(AgentOperations):
     """Runs an agent of a `Store` for the length of a `with` block."""
 
-    def __enter__(self: S) -> S:
+    def __enter__(self) -> Self:
         """Start the agent, or resume it if it is paused."""
-        run(_begin(self))
+        run(self._enter_context())
         return self
 
-    def __exit__(
-        self: _Startable, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop the agent, if it still runs; or record that it failed, with the error that ends the block."""
-        run(_end(self.keeper, error))
+        run(self._exit_context(error))
 
 
-class AsyncAgentContext:
+class AsyncAgentContext(AgentOperations):
     """Runs an agent of an `AsyncStore` for the length of an `async with` block."""
 
-    async def __aenter__(self: S) -> S:
+    async def __aenter__(self) -> Self:
         """Start the agent, or resume it if it is paused."""
-        await arun(_begin(self))
+        await arun(self._enter_context())
         return self
 
     async def __aexit__(
-        self: _Startable, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Stop the agent, if it still runs; or record that it failed, with the error that ends the block."""
-        await arun(_end(self.keeper, error))
-
-
-# Handles ------------------------------------------------------------------------------------------------------------
+        await arun(self._exit_context(error))
 
 
 class AgentHandleOperations(AgentOperations, Generic[T]):

@@ -91,7 +91,7 @@ class Workflow(MutableMapping[str, Any]):
         step = self.current if name is None else name
         if step is None or step not in self._data.get(_STEPS, {}):
             raise InvalidError(
-                "no step is at work" if step is None else f"the workflow has no step {step!r}",
+                "no step is active" if step is None else f"the workflow has no step {step!r}",
                 hint="Begin it first: workflow.begin(name)",
             )
         with change_data(self._persister):

@@ -51,6 +51,6 @@ class Autosave:
         for name in ("changes", "failures"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} is a number, at least 1, not {value!r}", where="Autosave")
+                raise ConfigError(f"{name} is an integer of at least 1, not {value!r}", where="Autosave")
         if type(self.write_through) is not bool:
             raise ConfigError(f"write_through is True or False, not {self.write_through!r}", where="Autosave")

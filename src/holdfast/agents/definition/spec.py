@@ -110,7 +110,7 @@ class Spec:
             raise
         except (TypeError, ValueError) as error:
             raise InvalidError(
-                f"{_qualified_name(self.make)} cannot be made of the configuration {sorted(configuration)}: {error}",
+                f"{_qualified_name(self.make)} cannot be created from configuration {sorted(configuration)}: {error}",
                 where=where,
                 hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
                 code="agent-invalid",

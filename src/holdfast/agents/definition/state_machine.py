@@ -70,7 +70,7 @@ class Machine:
         are called like other actions."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
-            raise InvalidError("a machine has states, each by a name of its own", where=repr(states)[:80])
+            raise InvalidError("a machine needs states with distinct names", where=repr(states)[:80])
         self.states = states
         self.initial = states[0] if initial is None else self._require_state(initial)
         self.final = frozenset(map(self._require_state, final))
@@ -134,7 +134,7 @@ class Machine:
         state itself precede those of `*`.
         """
         if not _is_name(trigger):
-            raise InvalidError("a transition has a trigger, which is a name", where=repr(trigger)[:80])
+            raise InvalidError("the trigger of a transition is a name", where=repr(trigger)[:80])
         if on_incomplete not in (None, *POLICIES):
             raise InvalidError(f"on_incomplete is one of {', '.join(POLICIES)}, not {on_incomplete!r}")
         if isinstance(validators, str) or not isinstance(validators, Sequence):
@@ -172,9 +172,9 @@ class Machine:
         if not transitions:
             triggers = self.leaving(source)
             raise InvalidError(
-                f"{trigger!r} leads nowhere from the state {source!r}",
+                f"{trigger!r} is no trigger of the state {source!r}",
                 where=where,
-                hint=f"From there, there is {', '.join(triggers)}" if triggers else "Nothing leads out of that state",
+                hint=f"Its triggers are {', '.join(triggers)}" if triggers else "Nothing leads out of that state",
                 code="no-transition",
             )
         return transitions
@@ -215,7 +215,7 @@ class Machine:
                 if not callable(getattr(agent, name, None))
             ]
         problems += [
-            f"the validator of the state {state!r} is a coroutine function, which nobody can wait for while saving"
+            f"the validator of the state {state!r} is a coroutine function, which cannot be awaited during a save"
             for state, each in self.validators.items()
             if inspect.iscoroutinefunction(getattr(agent, each, None) if isinstance(each, str) else each)
         ]
@@ -228,7 +228,7 @@ class Machine:
         problems = self.problems(agent)
         if problems:
             raise InvalidError(
-                f"the machine is not right: {'; '.join(problems)}",
+                f"the machine is invalid: {'; '.join(problems)}",
                 where=f"the machine of {_class_of(agent).__name__}",
                 hint="Correct its declaration",
             )
@@ -297,14 +297,14 @@ def _class_of(agent: object) -> type:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidError(f"{what} is declared by a mapping with names", where=repr(value)[:80])
+        raise InvalidError(f"{what} is declared by a mapping with string keys", where=repr(value)[:80])
     return value
 
 
 def _method_name(callback: Callback) -> str:
     if not isinstance(callback, str):
         raise InvalidError(
-            "a machine with functions is no plain data",
+            "a machine with functions cannot be plain data",
             where=getattr(callback, "__qualname__", repr(callback)),
             hint="Make it a method of the agent, and give its name",
         )
@@ -312,11 +312,7 @@ def _method_name(callback: Callback) -> str:
 
 
 def _to_dict(transition: Transition) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "trigger": transition.trigger,
-        "source": transition.source,
-        "target": transition.target,
-    }
+    data: dict[str, Any] = {name: getattr(transition, name) for name in ("trigger", "source", "target")}
     if transition.guard is not None:
         data["guard"] = _method_name(transition.guard)
     if transition.validators:

@@ -93,9 +93,7 @@ async def reload(persister: AgentPersister) -> AgentRecord | None:
             record = await _fall_back(persister, newest, error)
             if record is not None:
                 return record
-    raise ConflictError(
-        "the agent changes all the time", where=persister.where, hint="Try again", code="agent-conflict"
-    )
+    raise ConflictError("the agent keeps changing", where=persister.where, hint="Try again", code="agent-conflict")
 
 
 async def refresh(persister: AgentPersister, *, always: bool = False) -> None:

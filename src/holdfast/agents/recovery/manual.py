@@ -35,10 +35,11 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
     if pending is None:
         raise NotFoundError("nothing is half-done", where=f"agent {line.id!r}", hint="There is nothing to resolve")
     if pending.kind == "transfer":
-        return await _resolve_transfer(line, record, pending, how, restore)
-    recovery = Recovery(
-        line.id, recovery_kind(pending), how, to_datetime(line.handle.now()), pending.time, record.version, pending
-    )
+        resolved, ran = await recover_transfer(await load_placeholder(line), how, restore)
+        now = to_datetime(line.handle.now())
+        return Recovery(line.id, "transfer", resolved, now, pending.time, record.version, pending, ran)
+    now = to_datetime(line.handle.now())
+    recovery = Recovery(line.id, recovery_kind(pending), how, now, pending.time, record.version, pending)
     with trace_context.correlation(pending.correlation or None):
         position = _resolved_position(record, pending, how)
         events = [_change_event(line, pending, how), recovery_event(line, recovery)]
@@ -72,15 +73,3 @@ def _change_event(line: AgentLine, pending: PendingChange, how: str) -> Event:
     target = f"{pending.source} → {pending.target}"
     handle = line.handle
     return Event(pending.kind, handle.guard.actor, pending.trigger, target, outcome, detail=handle.codec.pack(detail))
-
-
-async def _resolve_transfer(
-    line: AgentLine,
-    record: AgentRecord,
-    pending: PendingChange,
-    how: Literal["back", "forward"],
-    restore: RestoreAgent,
-) -> Recovery:
-    resolved, ran = await recover_transfer(await load_placeholder(line), how, restore)
-    now = to_datetime(line.handle.now())
-    return Recovery(line.id, "transfer", resolved, now, pending.time, record.version, pending, ran)

@@ -11,13 +11,7 @@ from holdfast.agents.recovery.rollback import append_old_state, find_step
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import RestoreAgent
 from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
-from holdfast.agents.runtime.two_phase import (
-    LIFECYCLE,
-    UnsavedResult,
-    find_transition,
-    incomplete_error,
-    parse_status,
-)
+from holdfast.agents.runtime.two_phase import LIFECYCLE, UnsavedResult, find_transition, incomplete_error, parse_status
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context
@@ -106,9 +100,9 @@ async def _resolve_pending(
     await refresh(persister, always=pending.kind != "transfer")
     if persister.data.pending != pending:
         raise ConflictError(
-            "what was half-done was resolved by another meanwhile",
+            "another process has resolved the pending change",
             where=persister.where,
-            hint="The agent is now as it was saved: go on, or start it",
+            hint="The agent now has the saved state: continue, or start it",
             code="agent-conflict",
         )
     policy = how or _policy(persister, pending)
@@ -122,10 +116,8 @@ async def _resolve_pending(
     if policy == "forward":
         return await _roll_forward(persister, pending)
     recovery = _build_recovery(persister, pending, "back")
-    events = [
-        lifecycle.event(pending, clocks.perf_counter_ns(), UNDONE_ERROR),
-        recovery_event(persister.line, recovery),
-    ]
+    change = lifecycle.event(pending, clocks.perf_counter_ns(), UNDONE_ERROR)
+    events = [change, recovery_event(persister.line, recovery)]
     position = position_before(persister.data.position, pending, live=lifecycle.owns_status)
     newest = await persister.line.point()
     begin_step = await find_step(persister.line, newest, f"{pending.kind}.begin")

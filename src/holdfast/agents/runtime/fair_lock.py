@@ -31,7 +31,7 @@ class FairLock:
             if self._locked and self._owner == owner:
                 raise InvalidError(
                     "the agent is already being saved by the caller",
-                    hint="Do not save an agent in its persist, restore or validate, nor in what resolves its conflicts",
+                    hint="Do not save an agent in its persist, restore or validate, nor in its conflict resolver",
                 )
             future = None
             if self._locked:

@@ -109,7 +109,7 @@ class MessageBuffer:
         counted = sum(map(self.counter, summary))
         with self._lock:
             if epoch != self._epoch or len(self) < last + len(rest):
-                raise ConflictError("the conversation was rewritten by another meanwhile", hint="Summarize it again")
+                raise ConflictError("the conversation was rewritten in the meantime", hint="Summarize it again")
             new = [*start, *summary, *self._loaded[last - self._offset :]]
             self._rewrite(new, counted + sum(map(self.counter, (*start, *new[first + len(summary) :]))))
 
@@ -117,7 +117,7 @@ class MessageBuffer:
         if self._handover is not None:
             raise ConflictError(
                 "the conversation is being handed over",
-                hint="Messages can be added meanwhile; replace them when the transfer is done",
+                hint="Messages can be added during the transfer; replace them when it is done",
             )
         self._loaded, self._offset, self._tokens = new, 0, tokens
         self._rewritten = True

@@ -15,12 +15,12 @@ from typing import Any
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
-from holdfast.agents.runtime.autosave import AutosaveWorker, metrics_of
+from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
-from holdfast.agents.runtime.metrics import AgentMetrics, SaveStatistics
+from holdfast.agents.runtime.metrics import SaveStatistics
 from holdfast.agents.runtime.two_phase import Lifecycle
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
@@ -109,10 +109,6 @@ class AgentPersister:
             elif tracker.claim_conflict():
                 with suppress(HoldfastError):  # `error` has it, and the next save of the program raises it
                     run(self.save(if_changed=True))
-
-    def metrics(self) -> AgentMetrics:
-        """Return the metrics of the agent's saves."""
-        return metrics_of(self)
 
     def renew_locks(self) -> None:
         """Reset after a fork."""
@@ -205,7 +201,7 @@ class AgentPersister:
             ) from error
         if inspect.iscoroutine(result):
             result.close()
-            raise InvalidError("validate is a plain function, also of an agent for asyncio", where=self.where)
+            raise InvalidError("validate must be a plain function, also for asyncio", where=self.where)
 
     @property
     def where(self) -> str:

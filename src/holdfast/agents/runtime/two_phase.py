@@ -122,7 +122,7 @@ class Lifecycle:
                 raise InvalidError(
                     f"{description} cannot begin within {each.description} of the same agent",
                     where=self.where,
-                    hint="Have the action return first, and begin it afterwards",
+                    hint="Return from the action first, and begin it afterwards",
                     code="nested-transition",
                 )
         async with self._lock.acquire():
@@ -158,7 +158,7 @@ class Lifecycle:
                 for validator in transition.validators:
                     await invoke(bind(validator, agent), data)
                 return transition
-        raise VetoError(f"no guard lets {trigger!r} pass from the state {state!r}", where=self.where)
+        raise VetoError(f"no guard allows {trigger!r} from the state {state!r}", where=self.where)
 
     def plan_transition(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
         """Plan the change that a transition makes."""

@@ -114,7 +114,7 @@ async def snapshot(
         data = strict_json.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
-                f"the content has {len(data):,} bytes, and {limit:,} are the limit",
+                f"the content has {len(data):,} bytes, and the limit is {limit:,}",
                 where=location.where,
                 hint="Give `limit`, here and when you restore",
             )
@@ -286,7 +286,9 @@ def _modified_time(entry: FolderEntry) -> datetime:
 
 def _check_description(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _encodable(text) != text:
-        raise SnapshotInvalidError(f"a description is a text of at most {MAX_DESCRIPTION:,} characters, whole ones")
+        raise SnapshotInvalidError(
+            f"a description is a text of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
+        )
 
 
 def _encodable(text: str) -> str:
@@ -308,7 +310,7 @@ async def _read(location: Location, limit: int) -> tuple[SnapshotHeader, Any]:
         header, content = container.open_file(data, limit, location.where)
         document = strict_json.read(content, location.where)
         if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
-            raise SnapshotCorruptError("the content is not of the kind that the header tells", where=location.where)
+            raise SnapshotCorruptError("the content is not of the kind in the header", where=location.where)
         return header, document["content"]
 
     call: BlockingCall[tuple[SnapshotHeader, Any]] = BlockingCall(parse)

@@ -60,7 +60,7 @@ class _BucketClient:
             except ServerInterrupted as error:
                 kind = OutcomeUnknownError if error.sent else TransientError
                 raise kind(
-                    f"the service does not answer: {error}", where=self.where, hint="Look at the network, and try again"
+                    f"the service does not answer: {error}", where=self.where, hint="Check the network, and try again"
                 ) from error
 
 
@@ -108,7 +108,9 @@ class ObjectLocation(Location):
         await self._bucket.send(lambda bucket: bucket.delete([self._name]))
 
     def _missing_error(self) -> SnapshotNotFoundError:
-        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint="See what there is: list")
+        return SnapshotNotFoundError(
+            "there is no snapshot", where=self.where, hint="List the snapshots to see which exist"
+        )
 
 
 class ObjectFolder(Folder):

@@ -56,7 +56,7 @@ def build(content: bytes, build_header: BuildHeader) -> bytes:
     line = encode(build_header(payload))
     if len(line) > MAX_HEADER:
         raise SnapshotTooLargeError(
-            f"the header would have {len(line):,} bytes, and has room for {MAX_HEADER:,}",
+            f"the header would have {len(line):,} bytes, and the limit is {MAX_HEADER:,}",
             hint="Give a shorter description, or split the agent: its tools and classes are named there",
         )
     body = _store(line) + member
@@ -91,28 +91,29 @@ def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
     `SnapshotTooLargeError`."""
     if len(data) > max_bytes(limit):
         raise SnapshotTooLargeError(
-            f"the snapshot is larger than {limit:,} bytes can be", where=where, hint=_LIMIT_HINT
+            f"the snapshot is larger than the limit of {limit:,} bytes allows", where=where, hint=_LIMIT_HINT
         )
     header, start = read_header(data, where)
     end = len(data) - len(_seal(b""))
     if end < start or data[end:] != _seal(data[:end]):
         raise SnapshotCorruptError(
-            "the file is not what was written: its seal does not fit", where=where, hint="Take another copy of it"
+            "the file was changed: its seal does not match", where=where, hint="Take another copy of it"
         )
     payload = header.content
     if payload.packed != end - start:
-        raise SnapshotCorruptError("the header lies about how large the packed content is", where=where)
+        raise SnapshotCorruptError("the size of the packed content is not the one in the header", where=where)
     if payload.bytes > limit:
         raise SnapshotTooLargeError(
-            f"the content has {payload.bytes:,} bytes, and {limit:,} are the limit", where=where, hint=_LIMIT_HINT
+            f"the content has {payload.bytes:,} bytes, and the limit is {limit:,}", where=where, hint=_LIMIT_HINT
         )
     if payload.bytes > _SMALL and payload.bytes > _MAX_RATIO * payload.packed:
         raise SnapshotTooLargeError(
-            f"{payload.packed:,} bytes unpack to {payload.bytes:,}: no snapshot of Holdfast's does that", where=where
+            f"{payload.packed:,} bytes unpack to {payload.bytes:,}: no snapshot of Holdfast is compressed that much",
+            where=where,
         )
     content = _inflate(data[start:end], payload.bytes, where)
     if hashlib.sha256(content).hexdigest() != payload.sha256:
-        raise SnapshotCorruptError("the content is not that of which the header has the digest", where=where)
+        raise SnapshotCorruptError("the digest of the content is not the one in the header", where=where)
     return OpenedSnapshot(header, content)
 
 

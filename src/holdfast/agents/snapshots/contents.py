@@ -58,7 +58,7 @@ async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
     """Convert an object to a tree. Raises `SnapshotUnsupportedError` if that is impossible."""
     if (line := await _line(value)) is not None:
         if config is not None:
-            raise SnapshotInvalidError("an agent of Holdfast's has no threads", hint="Leave the config out")
+            raise SnapshotInvalidError("an agent of Holdfast has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
@@ -85,15 +85,15 @@ async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
     if isinstance(value, BaseChatMessageHistory):
         if type(value) is not InMemoryChatMessageHistory:
             raise SnapshotUnsupportedError(
-                f"a {type(value).__name__} keeps its messages elsewhere", hint="Take a snapshot of its messages"
+                f"a {type(value).__name__} stores its messages elsewhere", hint="Take a snapshot of its messages"
             )
         return SnapshotContent(
             "history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", scan)
         )
     if not _is_langchain(value):
         raise SnapshotUnsupportedError(
-            f"a {type(value).__name__} is nothing of which snapshots are taken",
-            hint="They are taken of runnables, prompts, messages, chat histories, agents of create_agent, and "
+            f"a {type(value).__name__} is not supported by snapshots",
+            hint="Snapshots support runnables, prompts, messages, chat histories, agents of create_agent, and "
             "PersistentAgents",
         )
     name = getattr(value, "name", None)
@@ -106,7 +106,7 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOp
     if kind == "persistent":
         return await _thaw_holdfast_agent(tree, options, where)
     if options.agent_id is not None or not options.live:
-        raise SnapshotInvalidError("agent_id and live are about agents of Holdfast's, and this is none", where=where)
+        raise SnapshotInvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
     _require("langchain_core")
     from holdfast.agents.snapshots.langchain_serde import build_rules, revive
 
@@ -120,13 +120,13 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOp
     value = await call  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
-            raise SnapshotCorruptError("the content is no object of LangChain's", where=where)
+            raise SnapshotCorruptError("the content is no object of LangChain", where=where)
         return value
     from langchain_core.chat_history import InMemoryChatMessageHistory
     from langchain_core.messages import BaseMessage
 
     if type(value) is not list or not all(isinstance(each, BaseMessage) for each in value):
-        raise SnapshotCorruptError("a history of something else than messages", where=where)
+        raise SnapshotCorruptError("the history has values that are no messages", where=where)
     return _create_history(InMemoryChatMessageHistory, value)
 
 
@@ -160,7 +160,7 @@ async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -
     _check_no_agent_options(options, where)
     if options.store is None:
         raise SnapshotInvalidError(
-            "an agent of Holdfast's is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
+            "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
     name = holdfast_agents.class_of(tree, where)
     if options.live:
@@ -175,7 +175,7 @@ async def _thaw_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, 
     from holdfast.agents.snapshots import langchain_agents, thread_state
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
-        raise SnapshotCorruptError("the content is not what its kind has", where=where)
+        raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
     settings = dict(options.settings)
     if options.store is not None:
         settings["store"] = options.store
@@ -186,7 +186,7 @@ async def _thaw_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, 
     agent = langchain_agents.thaw(tree["agent"], rules, options.code or langchain_agents.AgentCode(), settings, where)
     if tree["thread"] is None:
         if options.thread is not None:
-            raise SnapshotInvalidError("the snapshot holds no thread", where=where)
+            raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
     call: BlockingCall[None] = BlockingCall(
         lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], options.thread, where)

@@ -110,19 +110,19 @@ def decode(line: bytes, where: str) -> SnapshotHeader:
         header = _decoder.decode(line)
     except msgspec.ValidationError as error:
         _check_version(line, where)
-        raise SnapshotCorruptError(f"the header is not what a header is: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is invalid: {error}", where=where) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotCorruptError(f"the header is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is invalid JSON: {error}", where=where) from error
     if header.format != FORMAT:
-        raise SnapshotCorruptError("this is no snapshot of Holdfast's", where=where)
+        raise SnapshotCorruptError("this is no snapshot of Holdfast", where=where)
     if header.version != VERSION:
         raise _version_error(header.version, where)
     if encode(header) != line:
-        raise SnapshotCorruptError("the header is not in the one form that Holdfast writes", where=where)
+        raise SnapshotCorruptError("the header is not written as Holdfast writes it", where=where)
     if not _ID.fullmatch(header.id) or not _DIGEST.fullmatch(header.content.sha256):
-        raise SnapshotCorruptError("the header has an id or a digest that is none", where=where)
+        raise SnapshotCorruptError("the header has an invalid id or digest", where=where)
     if header.content.bytes < 0 or header.content.packed < 0:
-        raise SnapshotCorruptError("the header tells of a size that is none", where=where)
+        raise SnapshotCorruptError("the header has an invalid size", where=where)
     _parse_time(header.time, where)
     return header
 

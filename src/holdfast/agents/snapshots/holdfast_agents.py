@@ -62,7 +62,7 @@ async def freeze(line: AgentLine, version: int | None, scan: SecretScan) -> tupl
         raise SnapshotInvalidError(
             f"the agent is in the middle of something: {record.pending.trigger}",
             where=line.where,
-            hint="Let it come to its end, or start the agent to have it resolved, and try again",
+            hint="Let it finish, or start the agent to resolve it, and try again",
         )
     document = await export_document(line, point)
     for part in _SETTINGS:
@@ -76,7 +76,7 @@ def class_of(tree: Any, where: str) -> str:
     check_fields(tree, _FIELDS, where)
     name = tree["state"].get("class")
     if type(name) is not str or PENDING in tree["state"]:
-        raise SnapshotCorruptError("the content is no agent that was at rest", where=where)
+        raise SnapshotCorruptError("the content is no agent, or one with a pending change", where=where)
     return name
 
 
@@ -98,7 +98,7 @@ def line_of(store: Any, id: str) -> AgentLine:
     """Return the line of an agent. Raises `SnapshotInvalidError` if the store or the id is none."""
     if not isinstance(store, ScopedOperations):
         raise SnapshotInvalidError(
-            f"a {type(store).__name__} is no store of Holdfast's", hint="restore(…, store=holdfast.open(…))"
+            f"a {type(store).__name__} is no store of Holdfast", hint="restore(…, store=holdfast.open(…))"
         )
     try:
         return AgentLine(store._handle, id)

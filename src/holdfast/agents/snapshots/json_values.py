@@ -24,13 +24,13 @@ def from_tree(tree: Any, where: str, codec: Codec = default_codec) -> Any:
     try:
         return codec.unpack(from_json(tree))
     except HoldfastError as error:
-        raise SnapshotCorruptError(f"the snapshot holds what no snapshot holds: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the snapshot has an invalid value: {error}", where=where) from error
 
 
 def check_fields(tree: Any, fields: Mapping[str, Any], where: str) -> None:
     """Refuse a tree that does not have exactly these fields, of these types."""
     if type(tree) is not dict or tree.keys() != fields.keys():
-        raise SnapshotCorruptError("the content is not what its kind has", where=where)
+        raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
     for name, kind in fields.items():
         if not isinstance(tree[name], kind) or (kind is int and isinstance(tree[name], bool)):
             raise SnapshotCorruptError(f"{name} in the content is of a wrong type", where=where)

@@ -89,7 +89,7 @@ def freeze(agent: Graph, scan: SecretScan) -> dict[str, Any]:
         raise SnapshotUnsupportedError(
             f"the agent was configured with {unsupported[0]}, which is code",
             where=f"config.{unsupported[0]}",
-            hint="Take the snapshot of the agent without it, and configure what you restore",
+            hint="Take the snapshot of the agent without it, and configure the restored agent",
         )
     scan.check_names(config, "config")
     scan.check_names(provider_tools, "tools")
@@ -120,7 +120,7 @@ def _closure(agent: Graph) -> dict[str, Any]:
     if not isinstance(function, FunctionType) or (function.__module__, function.__qualname__) != _MODEL_NODE:
         raise SnapshotUnsupportedError(
             "this graph was not made by langchain.agents.create_agent",
-            hint="Its nodes are code. Take snapshots of its model, prompts and messages, or keep its threads with "
+            hint="Its nodes are code. Take snapshots of its model, prompts and messages, or store its threads with "
             "HoldfastSaver",
         )
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -133,8 +133,8 @@ def _parts(agent: Graph) -> AgentParts:
         return AgentParts(*(closure[name] for name in _CLOSURE_NAMES))
     except KeyError as error:
         raise SnapshotUnsupportedError(
-            f"this release of LangChain makes agents in another way: there is no {error}",
-            hint="Take snapshots of its model, prompt and messages by themselves, and tell us of the release",
+            f"this release of LangChain builds agents differently: there is no {error}",
+            hint="Take snapshots of its model, prompt and messages instead, and report the release to us",
         ) from error
 
 
@@ -231,10 +231,10 @@ def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: M
     # create_agent would also accept the name of a model, and create one that nobody allowed.
     is_model = isinstance(model, Runnable) and hasattr(model, "bind_tools")  # also one with settings bound to it
     if not is_model or not isinstance(prompt, SystemMessage | None):
-        raise SnapshotCorruptError("the model or the system prompt in the content is none", where=where)
+        raise SnapshotCorruptError("the model or the system prompt in the content is invalid", where=where)
     provider_tools, config = from_tree(tree["provider_tools"], where), from_tree(tree["config"], where)
     if type(provider_tools) is not list or not all(type(each) is dict for each in provider_tools):
-        raise SnapshotCorruptError("the tools of the provider in the content are none", where=where)
+        raise SnapshotCorruptError("the provider tools in the content are invalid", where=where)
     _check_config(config, where)
     _check_names(tree, code, where)
     response_format = code.response_format
@@ -263,7 +263,7 @@ def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: M
             **settings,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
-        raise SnapshotInvalidError(f"LangChain cannot make the agent again: {error}", where=where) from error
+        raise SnapshotInvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
     if not code.accept_changes:
         _check_shape(tree["shape"], _shape(agent, _parts(agent)), where)
     return agent.with_config(config)
@@ -271,9 +271,9 @@ def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: M
 
 def _check_config(config: Any, where: str) -> None:
     if type(config) is not dict or not all(isinstance(value, _CONFIG.get(key, ())) for key, value in config.items()):
-        raise SnapshotCorruptError("the configuration in the content is none", where=where)
+        raise SnapshotCorruptError("the configuration in the content is invalid", where=where)
     if any(str(key).startswith("__") for key in config.get("configurable", ())):
-        raise SnapshotCorruptError("the configuration in the content has what is LangGraph's own", where=where)
+        raise SnapshotCorruptError("the configuration in the content has internal keys of LangGraph", where=where)
 
 
 def _check_names(tree: dict[str, Any], code: AgentCode, where: str) -> None:
@@ -319,7 +319,7 @@ def _check_shape(frozen: dict[str, Any], shape: dict[str, Any], where: str) -> N
         else:
             differences.append(part)
     raise SnapshotInvalidError(
-        f"the agent would not be the one that was frozen; these differ: {', '.join(differences) or 'its parts'}",
+        f"the agent would differ from the one in the snapshot: {', '.join(differences) or 'its parts'}",
         where=where,
-        hint="Give the tools, middleware and schemas that it had, or accept_changes=True to go on with these",
+        hint="Give the tools, middleware and schemas that it had, or accept_changes=True to continue with these",
     )

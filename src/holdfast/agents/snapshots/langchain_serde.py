@@ -84,7 +84,7 @@ class _DumpCheck:
             raise SnapshotUnsupportedError(f"JSON has no {value}", where=path)
         elif type(value) not in _SCALARS:
             raise SnapshotUnsupportedError(
-                f"a {_name(type(value))} cannot be kept: LangChain does not serialize it",
+                f"a {_name(type(value))} cannot be stored: LangChain does not serialize it",
                 where=path,
                 hint="Leave it out, or give it again when you restore. Functions and tools are code, not data",
             )
@@ -104,11 +104,11 @@ class _DumpCheck:
 
     def _object(self, value: Serializable, path: str, is_message: bool) -> None:
         if self._inside_data:
-            raise SnapshotUnsupportedError("an object stands in data that looks like an object's", where=path)
+            raise SnapshotUnsupportedError("an object is inside data that looks like an object", where=path)
         data = value.to_json()
         if data["type"] != "constructor":
             raise SnapshotUnsupportedError(
-                f"a {_name(type(value))} cannot be kept: it says of itself that it is not serializable",
+                f"a {_name(type(value))} cannot be stored: its class says that it is not serializable",
                 where=path,
                 hint="Its class has to return True from is_lc_serializable()",
             )
@@ -123,9 +123,9 @@ class _DumpCheck:
                 continue
             if isinstance(own, dict) and own != item:  # a marker inside the dict, which `load` would not replace
                 raise SnapshotUnsupportedError(
-                    f"{_name(type(value))} declares a secret inside of a field, which LangChain does not give back",
+                    f"{_name(type(value))} declares a secret inside a field, which LangChain does not restore",
                     where=at,
-                    hint="Have the class keep it in a field of its own",
+                    hint="Store it in a field of its own",
                 )
             if key == "template_format" and item == "jinja2":
                 raise SnapshotRefusedError(
@@ -145,7 +145,7 @@ class _DumpCheck:
         for key, item in value.items():
             at = f"{path}.{key}"
             if type(key) is not str:
-                raise SnapshotUnsupportedError(f"the key {key!r} is no text", where=path, hint="Make it one")
+                raise SnapshotUnsupportedError(f"the key {key!r} is not a string", where=path, hint="Use a string")
             if not is_message:
                 self._scan.check_field(key, item, at)
             self.value(item, at, is_message=is_message)
@@ -191,7 +191,7 @@ def build_rules(
         if isinstance(each, str):
             if each not in _LISTS:
                 raise SnapshotInvalidError(
-                    f"{each!r} is no list of classes", hint="Give classes, or 'messages', 'core' or 'all'"
+                    f"{each!r} is not a list of classes", hint="Give classes, or 'messages', 'core' or 'all'"
                 )
             lists = each
             continue
@@ -217,7 +217,7 @@ def _check_allowed(cls: Any) -> type[Serializable]:
     imported: object = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
     if imported is not cls:
         raise SnapshotInvalidError(
-            f"{_name(cls)} is not to be found where it says that it is", hint="Define it at the top of a module"
+            f"{_name(cls)} cannot be imported by its name", hint="Define it at the top of a module"
         )
     return cls
 
@@ -242,9 +242,9 @@ def revive(tree: Any, path: str, rules: RevivalRules) -> Any:
         ) from error
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises
         raise SnapshotInvalidError(
-            f"LangChain cannot make it again: {_error_text(error, rules)[:500]}",
+            f"LangChain cannot create the object: {_error_text(error, rules)[:500]}",
             where=path,
-            hint="See whether the versions of LangChain are those that the snapshot was made with",
+            hint="Check that the versions of LangChain are those of the snapshot",
         ) from (None if rules.secrets else error)
     _check_value(value, path, uses)
     return value
@@ -318,8 +318,8 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
         stack += each.__dict__.values()
     for wrong in sorted(uses - declared):
         raise SnapshotRefusedError(
-            f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which does not say that "
-            "this is one",
+            f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which is not "
+            "declared as a secret",
             where=path,
             hint="It may have been made to disclose the secret",
         )
@@ -328,7 +328,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
 def _check_secret(value: dict[str, Any], at: str, holder: tuple[str, str] | None, rules: RevivalRules) -> _SecretUse:
     id = value.get("id")
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:
-        raise SnapshotCorruptError("this is no place for a secret that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no valid marker of a secret", where=at)
     if holder is None or type(id[0]) is not str or id[0] not in rules.secrets:
         raise SnapshotRefusedError(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
@@ -341,17 +341,17 @@ def _check_secret(value: dict[str, Any], at: str, holder: tuple[str, str] | None
 def _check_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, ...]:
     id, kwargs = value.get("id"), value.get("kwargs")
     if value.get("type") == "not_implemented":
-        raise SnapshotCorruptError("an object is in it of which LangChain kept only the name", where=at)
+        raise SnapshotCorruptError("LangChain stored only the name of an object", where=at)
     if type(value["lc"]) is not int or value["lc"] != 1 or value.get("type") != "constructor":
-        raise SnapshotCorruptError("this is no object that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no valid object of LangChain", where=at)
     if type(kwargs) is not dict or not value.keys() <= _OBJECT_KEYS or type(id) is not list or len(id) < 2:
-        raise SnapshotCorruptError("this is no object that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no valid object of LangChain", where=at)
     if not all(type(part) is str and _NAME.fullmatch(part) for part in id):
-        raise SnapshotCorruptError("this is no name of a class", where=at)
+        raise SnapshotCorruptError("this is no valid name of a class", where=at)
     if reviver.allowed_class_paths is None or tuple(id) not in reviver.allowed_class_paths:
         # The id of a class in the caller's own script has `__main__`, which is valid if the caller allows the class.
         if any(part.startswith("__") for part in id if part != "__main__"):
-            raise SnapshotCorruptError("this is no name of a class", where=at)
+            raise SnapshotCorruptError("this is no valid name of a class", where=at)
         raise SnapshotRefusedError(
             f"objects of {'.'.join(id)} are not allowed",
             where=at,

@@ -158,13 +158,15 @@ class FileLocation(Location):
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             if operation == "written":
                 return ConfigError("there is no such directory", where=str(self._path.parent), hint="Make it first")
-            return SnapshotNotFoundError("there is no snapshot", where=self.where, hint="See what there is: list")
+            return SnapshotNotFoundError(
+                "there is no snapshot", where=self.where, hint="List the snapshots to see which exist"
+            )
         what = f"the file cannot be {operation}: {error.strerror or error}"
         if isinstance(error, PermissionError):
             return DeniedError(what, where=self.where)
         if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             return SnapshotInvalidError(what, where=self.where)
-        return UnavailableError(what, where=self.where, hint="Look at the disk, and try again", code="write-failed")
+        return UnavailableError(what, where=self.where, hint="Check the disk, and try again", code="write-failed")
 
 
 EXISTS_HINT = "Use another name, or overwrite it: overwrite=True"

@@ -34,7 +34,7 @@ def secret_texts(secrets: Mapping[str, Any] | None) -> dict[str, str]:
     for name, value in (secrets or {}).items():
         plain = _plain(value)
         if not isinstance(plain, str) or not plain:
-            raise SnapshotInvalidError(f"the secret {name} is no text, or an empty one")
+            raise SnapshotInvalidError(f"the secret {name} is not text, or is empty")
         texts[str(name)] = plain
     return texts
 
@@ -81,9 +81,9 @@ class SecretScan:
         holds_secret = type(value) is str and _HOLDS_SECRET.match(value)
         if holds_secret or (_LOOKS_SECRET.search(name) and _has_text(value)):
             raise SnapshotRefusedError(
-                f"the field {name!r} looks like a secret, or holds one, and would be in the file in clear",
+                f"the field {name!r} looks like a secret, or contains one, and would be in the file as plain text",
                 where=path,
-                hint=f"Leave it out, have the class of LangChain's declare it in lc_secrets, or say that it is none: "
+                hint=f"Leave it out, have its LangChain class declare it in lc_secrets, or say that it is not one: "
                 f"not_secret=[{name!r}]",
             )
 
@@ -115,5 +115,5 @@ class SecretScan:
                 raise SnapshotRefusedError(
                     f"the value of the secret {name} would be in the file",
                     where=pattern.sub("…", at),
-                    hint="Take it out of the text, the headers or the settings where it stands",
+                    hint="Remove it from the text, the headers or the settings",
                 )

@@ -41,7 +41,7 @@ def read(data: bytes, where: str) -> Any:
             parse_int=_int,
         )
     except (ValueError, RecursionError) as error:
-        raise SnapshotCorruptError(f"this is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"this is invalid JSON: {error}", where=where) from error
 
 
 def write(value: Any) -> bytes:
@@ -59,7 +59,7 @@ def check_shape(data: bytes, where: str) -> None:
     bare = _TEXTS.sub(b"", data)
     brackets = bare.translate(None, _ALL_BUT_BRACKETS)
     if bare.count(b",") + _CONTAINER * (len(brackets) // 2) > MAX_VALUES:
-        raise SnapshotTooLargeError(f"the content holds more than {MAX_VALUES:,} values", where=where)
+        raise SnapshotTooLargeError(f"the content has more than {MAX_VALUES:,} values", where=where)
     depth = 0
     for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
@@ -75,7 +75,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _float(text: str) -> float:

@@ -25,7 +25,7 @@ def locate(target: Target, options: Mapping[str, Any], *, require_suffix: bool =
     last = text.partition("?")[0] if scheme else text
     if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
         raise SnapshotInvalidError(
-            f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"agent{SUFFIX}, for one"
+            f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"For example agent{SUFFIX}"
         )
     if scheme in _BUCKETS:
         _require_driver(text)
@@ -69,7 +69,7 @@ def _scheme(text: str) -> str:
         return ""
     if scheme != "file" and scheme not in _BUCKETS:
         raise ConfigError(
-            f"snapshots are not kept at {scheme}://",
+            f"snapshots cannot be stored at {scheme}://",
             where=without_password(text),
             hint="Name a file, or s3://bucket/…, gs://bucket/…, az://container/…",
         )

@@ -20,19 +20,20 @@ def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: Sec
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
         raise SnapshotInvalidError(
-            "a thread was named, and the agent has no checkpointer", hint="Leave the config out to freeze it alone"
+            "the config names a thread, and the agent has no checkpointer",
+            hint="Leave the config out for a snapshot without a thread",
         )
     deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if deltas:
         raise SnapshotUnsupportedError(
             f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
             where=f"thread.{deltas[0]}",
-            hint="Keep such threads with HoldfastSaver, and copy them with `holdfast copy`",
+            hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
     saved = saver.get_tuple(config)
     if saved is None:
         raise SnapshotInvalidError(
-            f"there is no such thread: {config!r}", hint="Freeze an agent after it has run there"
+            f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
         )
     scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
     configurable = saved.config["configurable"]
@@ -58,7 +59,7 @@ def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: 
     by_task: dict[str, list[tuple[str, Any]]] = {}
     for write in state["writes"]:
         if type(write) is not list or len(write) != 3 or not all(isinstance(name, str) for name in write[:2]):
-            raise SnapshotCorruptError("a write in the content is none", where=where)
+            raise SnapshotCorruptError("a write in the content is invalid", where=where)
         task, channel, value = write
         by_task.setdefault(task, []).append((channel, value))
     name = state["thread"] if thread is None else thread

@@ -242,7 +242,7 @@ class AgentLine:
     def conflict_error(self) -> ConflictError:
         """Build the error for a save that another one preceded."""
         return ConflictError(
-            "the agent was saved by another meanwhile, or deleted", where=self.where, hint=HINT, code="agent-conflict"
+            "another process has saved or deleted the agent", where=self.where, hint=HINT, code="agent-conflict"
         )
 
     @property

@@ -99,10 +99,10 @@ _HOOK_CHANNELS = ("configuration", "fields", "context", "tools", "workflow", "me
 def check_document(document: object) -> Mapping[str, Any]:
     """Return a document of an agent. Raises `InvalidError` if it is none."""
     if not isinstance(document, Mapping) or document.get("holdfast") != "agent" or "state" not in document:
-        raise InvalidError("this is no document of an agent", hint="Give what store.agents.export(id) returned")
+        raise InvalidError("this is no document of an agent", hint="Pass a document of store.agents.export(id)")
     if document.get("format") != FORMAT:
         raise UnsupportedError(
-            f"the document has the format {document.get('format')!r}, and this release knows {FORMAT}",
+            f"the document has the format {document.get('format')!r}, and this release supports {FORMAT}",
             hint="Read it with the release that wrote it, or a later one",
         )
     return document
@@ -111,7 +111,7 @@ def check_document(document: object) -> Mapping[str, Any]:
 def agent_exists_error(line: AgentLine) -> ConflictError:
     """Build the error for an id that is in use."""
     return ConflictError(
-        "there is an agent of this id already",
+        "there is already an agent with this id",
         where=line.where,
         hint="Restore it with store.agents.restore, delete it, or use another id",
         code="agent-exists",

@@ -130,7 +130,7 @@ def build_record(
     for name, kind in _TYPES.items():
         if name not in state:
             raise CorruptError(
-                f"the agent has no {name}", where=where, hint="Fall back to the last good state, or repair"
+                f"the agent has no {name}", where=where, hint="Restore the last readable state, or repair the store"
             )
         if not isinstance(state[name], kind):
             actual = type(state[name]).__name__

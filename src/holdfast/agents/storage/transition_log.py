@@ -73,7 +73,7 @@ async def read_transitions(
     oldest first. Nothing beyond the page is read.
     """
     if type(limit) is not int or limit < 1:
-        raise InvalidError(f"the limit is a number from 1 on, not {limit!r}")
+        raise InvalidError(f"the limit is an integer of at least 1, not {limit!r}")
     await line.allow("read")
     if before is None and after is None and await line.newest() is None:
         raise line.not_found_error()
@@ -120,7 +120,9 @@ def parse_cursor(cursor: str) -> tuple[str, int]:
     """Return the id of the step and the number of the event that a cursor points to."""
     id, separator, number = cursor.rpartition(" ")
     if not separator or not number.isdecimal():
-        raise InvalidError("this is no cursor of transitions", where=ascii(cursor)[:80], hint="Give the cursor of one")
+        raise InvalidError(
+            "this is not a cursor of transitions", where=ascii(cursor)[:80], hint="Pass the cursor of a transition"
+        )
     return id, int(number)
 
 

@@ -32,7 +32,7 @@ async def commit_transfer(
         await giver.resolve_uncertain()
         await receiver.resolve_uncertain()
         if not is_under_way(giver, offer.id):
-            raise ConflictError("the transfer was resolved by another meanwhile", where=giver.where)
+            raise ConflictError("another process has resolved the transfer", where=giver.where)
         changes = (_UndoableChange(giver), _UndoableChange(receiver))
         attempts: list[Attempt] = []
         try:

@@ -27,7 +27,7 @@ _PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one agent is about to transfer to another. Both get the offer, and may refuse it."""
+    """An offer of one agent to transfer its conversation to another. Both get it, and may refuse it."""
 
     id: str
     """The id of the transfer."""

@@ -12,6 +12,7 @@ import time as clocks
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdfast.agents.definition.callbacks import invoke
@@ -66,12 +67,12 @@ async def transfer(
     giver.line.handle.codec.pack(extra_context)  # raises an error with the path of a value that cannot be stored
     target = to.line.id if isinstance(to, AgentPersister) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
-        raise InvalidError("an agent hands nothing to itself", where=f"agent {target!r}")
+        raise InvalidError("an agent cannot transfer to itself", where=f"agent {target!r}")
     mine = giver.line.handle
     if isinstance(to, AgentPersister) and (
         to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant
     ):
-        raise InvalidError("both agents must be kept in one store", where=f"agent {target!r}")
+        raise InvalidError("both agents must be in the same store", where=f"agent {target!r}")
     live = [giver, to] if isinstance(to, AgentPersister) else [giver]
     async with _exclusive(live):
         run = TransferRun(giver, f"{chance.getrandbits(64):016x}", extra_context, str(reason), restore, accept=accept)
@@ -88,29 +89,19 @@ async def _exclusive(persisters: Sequence[AgentPersister]) -> AsyncIterator[None
         yield
 
 
+@dataclass
 class TransferRun:
     """One transfer, from the side of the giver."""
 
-    def __init__(
-        self,
-        giver: AgentPersister,
-        id: str,
-        extra_context: Mapping[str, Any],
-        reason: str,
-        restore: RestoreAgent,
-        *,
-        accept: bool,
-        recovers: PendingChange | None = None,
-    ) -> None:
-        self.giver = giver
-        self.restore = restore
-        self.id = id
-        self.extra_context = extra_context
-        self.reason = reason
-        self.accept = accept
-        self.recovers = recovers
-        """The half-done transfer that this run resolves, if it does."""
-        self.started = clocks.perf_counter_ns()
+    giver: AgentPersister
+    id: str
+    extra_context: Mapping[str, Any]
+    reason: str
+    restore: RestoreAgent
+    accept: bool
+    recovers: PendingChange | None = None
+    """The half-done transfer that this run resolves, if it does."""
+    started: int = field(default_factory=clocks.perf_counter_ns)
 
     async def start(self, to: AgentPersister | str) -> Transfer:
         """Run the transfer from the beginning."""
@@ -181,17 +172,10 @@ class TransferRun:
     async def offer(self, target: str) -> Offer:
         """Build the offer from the current state of the giver."""
         giver, conversation = self.giver, self.giver.data.conversation
-        return Offer(
-            self.id,
-            giver.line.id,
-            target,
-            giver.spec.name,
-            len(conversation),
-            conversation.tokens,
-            {**giver.data.context, **self.extra_context},
-            self.reason,
-            tuple(await conversation.slice(-_RECENT, None)),
-        )
+        context = {**giver.data.context, **self.extra_context}
+        recent = tuple(await conversation.slice(-_RECENT, None))
+        messages, tokens, kind = len(conversation), conversation.tokens, giver.spec.name
+        return Offer(self.id, giver.line.id, target, kind, messages, tokens, context, self.reason, recent)
 
     async def _ask(self, persister: AgentPersister, hook: str, offer: Offer) -> None:
         """Ask an agent about the offer, if it has the hook. Raises `_Refusal`."""
@@ -225,7 +209,7 @@ class TransferRun:
         try:
             await self._close("undone", offer, _error_text(error))
         except HoldfastError as another:
-            error.add_note(f"That the transfer is undone could not be saved: {another}")
+            error.add_note(f"The undo of the transfer could not be saved: {another}")
 
     async def _close(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
         """End the transfer, even if another process saved the giver in the meantime without resolving it. If it was
@@ -319,17 +303,9 @@ async def recover_transfer(
     reason = str(data.get("reason", ""))
     if pending.phase == "received":
         recent = tuple(await persister.data.conversation.slice(-_RECENT, None))
-        offer = Offer(
-            pending.correlation,
-            pending.source,
-            pending.target,
-            "",
-            int(data.get("messages", 0)),
-            int(data.get("tokens", 0)),
-            dict(persister.data.context),
-            reason,
-            recent,
-        )
+        messages, tokens = int(data.get("messages", 0)), int(data.get("tokens", 0))
+        id, source, target, context = pending.correlation, pending.source, pending.target, persister.data.context
+        offer = Offer(id, source, target, "", messages, tokens, dict(context), reason, recent)
         await acknowledge(persister, offer, [transfer_recovery_event(persister, pending, "forward", ran=live)])
         return "forward", live
     context = dict(data.get("context", {}))
@@ -355,6 +331,6 @@ def resolve_receiver(to: Any) -> AgentPersister | str:
     if not isinstance(persister, AgentPersister):
         raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
-            hint="Give the agent, or what attach returned for it",
+            hint="Pass the agent, its handle, or its id",
         )
     return persister
