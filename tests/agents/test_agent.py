@@ -91,13 +91,13 @@ def test_fields_are_what_is_annotated() -> None:
 
 
 def test_a_field_cannot_hide_what_every_agent_has() -> None:
-    with pytest.raises(InvalidError, match="'status' is something that every agent has"):
+    with pytest.raises(InvalidError, match="'status' is an attribute of every agent"):
 
         class Hiding(PersistentAgent, name="tests: hiding"):
             status: str = ""  # type: ignore[assignment]
 
     for name in ("attach", "persist", "machine", "spec"):
-        with pytest.raises(InvalidError, match=f"'{name}' is something that every agent has"):
+        with pytest.raises(InvalidError, match=f"'{name}' is an attribute of every agent"):
             type("Hiding", (PersistentAgent,), {"__annotations__": {name: int}, "__module__": __name__})
 
 
@@ -229,7 +229,7 @@ def test_a_constructor_of_its_own_is_given_the_configuration() -> None:
 
     Other("m").attach(opened(backend), "b").save()
     Other.__init__ = lambda self: None  # type: ignore[method-assign,assignment,misc]
-    with pytest.raises(InvalidError, match=r"cannot be created from the configuration \['engine'\]") as caught:
+    with pytest.raises(InvalidError, match=r"cannot be created from configuration \['engine'\]") as caught:
         opened(backend).agents.restore("b")
     assert caught.value.code == "agent-invalid"
 
@@ -361,7 +361,7 @@ def test_validate_is_a_plain_function() -> None:
             """Nobody awaits it."""
 
     async def main() -> None:
-        with pytest.raises(InvalidError, match="validate is a plain function"):
+        with pytest.raises(InvalidError, match="validate must be a plain function"):
             await Waiting().attach(aopened(MemoryBackend()), "a").save()
 
     asyncio.run(main())

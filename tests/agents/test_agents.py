@@ -44,7 +44,7 @@ def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.status, agent.configuration) == (1, "created", {"greeting": "Hi"})
     assert type(store.agents.create("tests: greeter", "b")) is Greeter
-    with pytest.raises(ConflictError, match="an agent of this id already") as caught:
+    with pytest.raises(ConflictError, match="already an agent with this id") as caught:
         store.agents.create(Greeter, "a")
     assert caught.value.code == "agent-exists"
     with pytest.raises(NotFoundError, match="is not registered as a class of agents"):
@@ -259,7 +259,7 @@ def test_an_agent_is_exported_and_imported() -> None:
     assert twin.notes == {"when": START}
     assert twin.greet("Bob") == original.greet("Bob")
     assert store.agents.import_(document, id="b").id == "b"
-    with pytest.raises(ConflictError, match="an agent of this id already"):
+    with pytest.raises(ConflictError, match="already an agent with this id"):
         store.agents.import_(document)
     assert store.agents.export("a", version=1)["version"] == 1
     assert [each.kind for each in other.agents.history("a")] == ["import"]

@@ -54,7 +54,8 @@ def test_the_error_of_the_block_is_told_also_if_the_failure_cannot_be_saved() ->
     with pytest.raises(Failed) as caught, Greeter().attach(store, "a") as agent:
         _overtaken(agent, store)
     assert (
-        "That agent 'a' failed could not be recorded: ConflictError: the agent was saved" in caught.value.__notes__[0]
+        "That agent 'a' failed could not be recorded: ConflictError: another process has saved"
+        in caught.value.__notes__[0]
     )
 
 

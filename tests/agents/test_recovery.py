@@ -268,7 +268,7 @@ def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
         worker.transition("work")
     assert raised.value.code == "agent-conflict"
     assert other.agents.load("w").state == "idle"
-    with pytest.raises(ConflictError, match="by another meanwhile"):
+    with pytest.raises(ConflictError, match="another process has resolved"):
         worker.recover("back")
     assert worker.keeper.data.pending is None
     worker.meddle = lambda: None

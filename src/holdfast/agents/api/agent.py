@@ -27,48 +27,51 @@ class AgentOwner(Protocol):
     _handle: StoreHandle
 
 
-def check_kind(agent: object, api: type) -> None:
-    """Raise `InvalidError` for an asyncio agent of a sync store, or the reverse, given the class of the store."""
-    if isinstance(agent, AsyncApi) and not issubclass(api, AsyncApi):
+class _SyncOwner(SyncApi):
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+
+class _AsyncOwner(AsyncApi):
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+
+def check_kind(agent: object, store: object) -> None:
+    """Raise `InvalidError` for an asyncio agent of a sync store, or the reverse."""
+    if isinstance(agent, AsyncApi) and not isinstance(store, AsyncApi):
         raise InvalidError(
             f"a {type(agent).__name__} belongs in an AsyncStore", hint="Open the store with holdfast.aopen"
         )
-    if isinstance(agent, SyncApi) and not issubclass(api, SyncApi):
+    if isinstance(agent, SyncApi) and not isinstance(store, SyncApi):
         raise InvalidError(f"a {type(agent).__name__} belongs in a Store", hint="Derive it from AsyncPersistentAgent")
 
 
 def attach_object(
-    agent: Any,
-    line: AgentLine,
-    spec: Spec,
-    configuration: dict[str, Any] | None,
-    policies: Mapping[str, Any],
-    api: type,
+    agent: Any, store: AgentOwner, id: str, spec: Spec, configuration: dict[str, Any] | None, policies: Any
 ) -> Any:
-    """Attach an object, and return it; or its handle, if its class inherits no operations. `api` is `SyncApi`,
-    `AsyncApi`, or a class of either kind."""
-    check_kind(agent, api)
+    """Attach an object, and return it; or its handle, if its class inherits no operations."""
+    check_kind(agent, store)
     if isinstance(agent, AgentBase):
         if configuration is not None and not agent.configuration:
             agent.configuration.update(configuration)
-        return agent._attach_to_line(line, policies)
+        return agent.attach(store, id, **policies)
     if configuration is None:
         configuration = spec.configured(agent)
-    make = AgentHandle if issubclass(api, SyncApi) else AsyncAgentHandle
-    settings = spec.settings.changed(policies)
-    handle: AgentHandle[Any] | AsyncAgentHandle[Any] = make(
-        line, agent, spec, configuration, settings, restore_persister
-    )
+    make: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
+    line, settings = AgentLine(store._handle, id), spec.settings.changed(policies)
+    handle = make(line, agent, spec, configuration, settings, restore_persister)
     handle.announce()
     return handle
 
 
-async def restore_agent(line: AgentLine, policies: Mapping[str, Any], api: type) -> Any:
+async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any]) -> Any:
     """Create an agent from its newest saved state, by the class that is registered."""
+    line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)
     agent = spec.made(record.configuration, line.where)
-    attached = attach_object(agent, line, spec, dict(record.configuration), policies, api)
+    attached = attach_object(agent, store, id, spec, dict(record.configuration), policies)
     persister: AgentPersister = attached.keeper
     async with persister.save_lock.acquire():
         await reload(persister)
@@ -98,8 +101,8 @@ async def restore_persister(handle: StoreHandle, id: str, *, allow_placeholder: 
     if allow_placeholder and kind not in registry:
         return await load_placeholder(line)
     make = registry.get(kind).make
-    is_async = isinstance(make, type) and issubclass(make, AsyncApi)
-    agent = await restore_agent(line, {"autosave": None}, AsyncApi if is_async else SyncApi)
+    owner = _AsyncOwner if isinstance(make, type) and issubclass(make, AsyncApi) else _SyncOwner
+    agent = await restore_agent(owner(handle), id, {"autosave": None})
     persister: AgentPersister = agent.keeper
     return persister
 
@@ -157,16 +160,14 @@ class AgentBase(AgentOperations):
 
         `on_conflict`, `on_corrupt`, `on_incomplete` and `autosave` override the options of its class.
         """
-        check_kind(self, type(store))
-        return self._attach_to_line(AgentLine(store._handle, id), policies)
-
-    def _attach_to_line(self, line: AgentLine, policies: Mapping[str, Any]) -> Self:
+        check_kind(self, store)
         if type(self).__dict__.get("spec") is None:
             raise InvalidError("an abstract class has no agents", where=f"class {type(self).__qualname__}")
         data = self._data
         if not data.configuration:
             data.configuration.update(self.spec.configured(self))
-        self._persister = AgentPersister(line, self, self.spec, data, self.spec.settings.changed(policies))
+        settings = self.spec.settings.changed(policies)
+        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, settings)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         return self
 

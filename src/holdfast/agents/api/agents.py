@@ -65,7 +65,7 @@ class AgentsOperations:
         if await line.newest() is not None:
             raise json_document.agent_exists_error(line)
         made = spec.made(configuration, line.where)
-        agent = attach_object(made, line, spec, dict(configuration), {}, type(self))
+        agent = attach_object(made, self, id, spec, dict(configuration), {})
         try:
             await self._save_new(agent, request)
         except ConflictError as error:
@@ -106,7 +106,7 @@ class AgentsOperations:
             raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
         given = None if configuration is None else dict(validation.mapping(configuration, "configuration"))
-        return attach_object(agent, AgentLine(self._handle, id), spec, given, policies, type(self))
+        return attach_object(agent, self, id, spec, given, policies)
 
     @sync_and_async
     async def save(self, agent: AgentOperations) -> int:
@@ -128,7 +128,7 @@ class AgentsOperations:
 
         Nothing is imported by names in the store: raises `NotFoundError` if the class is not registered.
         """
-        return await restore_agent(AgentLine(self._handle, id), policies, type(self))
+        return await restore_agent(self, id, policies)
 
     # Records --------------------------------------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ class DirtyTracker:
         self.overdue = False  # one wait for each attempt
 
     async def await_capture(self) -> None:
-        """Do what `wait_for_capture` does, on the event loop that captures the state."""
+        """Wait as `wait_for_capture` does, on the event loop that captures the state."""
         end = time.monotonic() + _CAPTURE_TIMEOUT
         while self.overdue and time.monotonic() < end:
             await asyncio.sleep(0.001)

@@ -33,7 +33,7 @@ class SaveCounts:
     changes: int = 0
     """All changes."""
     invalid: int = 0
-    """Times that an agent's state could not be captured, usually because other own validation refused it."""
+    """Times that an agent's state could not be captured, usually because its own validation refused it."""
     opened: int = 0
     """Times that this agent's failures opened the breaker."""
     transitions: int = 0
@@ -145,7 +145,7 @@ def _bound(bound: float) -> str:
 
 @dataclass(slots=True)
 class SaveStatistics:
-    """Counts saves: those of an agent count towards those of other store."""
+    """Counts saves: those of an agent count towards those of its store."""
 
     store: SaveStatistics | None = None
     counts: SaveCounts = field(default_factory=SaveCounts)
@@ -162,7 +162,7 @@ class SaveStatistics:
             statistics = statistics.store
 
     def add_step(self, events: Iterable[Event]) -> None:
-        """Count a saved step and other events."""
+        """Count a saved step and its events."""
         more = Counter({"done": 1})
         for event in events:
             if event.kind == "transition":
@@ -206,7 +206,6 @@ def add_up(several: Iterable[SaveStatistics]) -> SaveStatistics:
             for each in fields(SaveCounts):
                 mine, other = getattr(total.counts, each.name), getattr(statistics.counts, each.name)
                 setattr(total.counts, each.name, max(mine, other) if each.name == "worst" else mine + other)
-            total.bucket_counts = [
-                mine + other for mine, other in zip(total.bucket_counts, statistics.bucket_counts, strict=True)
-            ]
+            pairs = zip(total.bucket_counts, statistics.bucket_counts, strict=True)
+            total.bucket_counts = [mine + other for mine, other in pairs]
     return total

@@ -167,7 +167,7 @@ async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -
         registry.get(name)  # its error says what to import, before anything is written
     line = holdfast_agents.line_of(options.store, tree["id"] if options.agent_id is None else options.agent_id)
     record = await holdfast_agents.thaw(tree, line, where)
-    return await restore_agent(line, {}, type(options.store.agents)) if options.live else record
+    return await restore_agent(options.store.agents, line.id, {}) if options.live else record
 
 
 async def _thaw_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, where: str) -> Any:
