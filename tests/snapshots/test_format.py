@@ -236,21 +236,21 @@ def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> Non
 
 
 LIES: list[tuple[Any, ...]] = [
-    ({"format": "other"}, "no snapshot of Holdfast's"),
+    ({"format": "other"}, "no snapshot of Holdfast"),
     ({"version": 0}, "format 0"),
     ({"version": 2}, "newer Holdfast"),
     ({"version": 2, "more": 1}, "newer Holdfast"),
-    ({"more": 1}, "not what a header is"),
-    ({"kind": "code"}, "not what a header is"),
-    ({"id": "../../etc"}, "id or a digest"),
+    ({"more": 1}, "header is invalid"),
+    ({"kind": "code"}, "header is invalid"),
+    ({"id": "../../etc"}, "invalid id or digest"),
     ({"time": "2026-01-02T03:04:05"}, "is no time"),
     ({"time": "yesterday"}, "is no time"),
     ({"time": "2026-01-02T03:04:05+01:00"}, "is no time"),
-    ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "size that is none"),
-    ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "size that is none"),
-    ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "lies about"),
-    ({"content": {**plain()["content"], "sha256": "0" * 64}}, "has the digest"),
-    ({"content": {**plain()["content"], "sha256": "x"}}, "id or a digest"),
+    ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "invalid size"),
+    ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "invalid size"),
+    ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "size of the packed content"),
+    ({"content": {**plain()["content"], "sha256": "0" * 64}}, "digest of the content"),
+    ({"content": {**plain()["content"], "sha256": "x"}}, "invalid id or digest"),
     ({"content": {**plain()["content"], "bytes": 3}}, "smaller"),
     ({"content": {**plain()["content"], "bytes": 1}}, "larger"),
     ({"content": {**plain()["content"], "bytes": 1 << 62}}, "limit"),
@@ -264,14 +264,14 @@ def test_a_header_that_lies_is_refused(subtests: pytest.Subtests) -> None:
 
 
 NO_HEADERS: list[tuple[Any, ...]] = [
-    (b"\n", "no sound JSON"),
-    (b"{\n", "no sound JSON"),
-    (b"[]\n", "not what a header is"),
-    (b'{"id":"\xff"}\n', "no sound JSON"),
-    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "one form"),
-    (line(plain()).replace(b'"name":""', b'"name": ""'), "one form"),
+    (b"\n", "invalid JSON"),
+    (b"{\n", "invalid JSON"),
+    (b"[]\n", "header is invalid"),
+    (b'{"id":"\xff"}\n', "invalid JSON"),
+    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "as Holdfast writes it"),
+    (line(plain()).replace(b'"name":""', b'"name": ""'), "as Holdfast writes it"),
     (line(plain())[:-1], "damaged"),
-    (b"[" * 60000 + b"\n", "no sound JSON|not what"),
+    (b"[" * 60000 + b"\n", "invalid JSON|header is invalid"),
 ]
 
 

@@ -25,19 +25,10 @@ from holdfast.errors import (
 )
 from holdfast.state.api import ScopedOperations
 
-_FIELDS = {
-    "holdfast": str,
-    "format": int,
-    "id": str,
-    "version": int,
-    "checkpoint": str,
-    "updated": str,
-    "state": dict,
-}
+_FIELDS = {"holdfast": str, "format": int, "id": str, "version": int, "checkpoint": str, "updated": str, "state": dict}
 
 _SETTINGS = ("configuration", "fields", "context", "metadata")
-"""The channels in which the name of a value may show that it is secret. Elsewhere, names are those of tools and steps,
-or part of messages."""
+"""The channels in which the name of a value may show that it is secret. In others, names are data."""
 
 
 class StoredAgent(NamedTuple):
