@@ -43,7 +43,7 @@ def test_an_agent_without_a_store_is_a_plain_object() -> None:
     assert (agent.status, agent.state) == ("created", "idle")
     assert (len(agent.conversation), agent.greeted, agent.configuration) == (1, ["Ada"], {"greeting": "Hi"})
     assert isinstance(agent, Persistent)
-    with pytest.raises(InvalidError, match="no store to be kept in"):
+    with pytest.raises(InvalidError, match="not attached to a store"):
         agent.save()
     with pytest.raises(InvalidError):
         _ = agent.id
@@ -91,13 +91,13 @@ def test_fields_are_what_is_annotated() -> None:
 
 
 def test_a_field_cannot_hide_what_every_agent_has() -> None:
-    with pytest.raises(InvalidError, match="'status' is something that every agent has"):
+    with pytest.raises(InvalidError, match="'status' is an attribute of every agent"):
 
         class Hiding(PersistentAgent, name="tests: hiding"):
             status: str = ""  # type: ignore[assignment]
 
     for name in ("attach", "persist", "machine", "spec"):
-        with pytest.raises(InvalidError, match=f"'{name}' is something that every agent has"):
+        with pytest.raises(InvalidError, match=f"'{name}' is an attribute of every agent"):
             type("Hiding", (PersistentAgent,), {"__annotations__": {name: int}, "__module__": __name__})
 
 
@@ -119,7 +119,7 @@ def test_policies_are_inherited_and_checked() -> None:
     assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "refuse")
     with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="nothing to say about an agent as 'on_curropt'"):
+    with pytest.raises(InvalidError, match="an agent has no option 'on_curropt'"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_curropt="raise")  # type: ignore[call-arg]
     with pytest.raises(InvalidError, match="autosave is an Autosave, or None, not 5"):
         MoreSo().attach(opened(MemoryBackend()), "a", autosave=5)  # type: ignore[arg-type]
@@ -204,9 +204,9 @@ def test_the_same_for_asyncio() -> None:
 
 
 def test_kinds_of_agents_and_of_stores_go_together() -> None:
-    with pytest.raises(InvalidError, match="a Greeter is kept in a Store"):
+    with pytest.raises(InvalidError, match="a Greeter belongs in a Store"):
         Greeter().attach(aopened(MemoryBackend()), "a")
-    with pytest.raises(InvalidError, match="a AsyncGreeter is kept in an AsyncStore"):
+    with pytest.raises(InvalidError, match="a AsyncGreeter belongs in an AsyncStore"):
         AsyncGreeter().attach(opened(MemoryBackend()), "a")
     assert issubclass(AsyncGreeter, AsyncPersistentAgent)
 
@@ -229,7 +229,7 @@ def test_a_constructor_of_its_own_is_given_the_configuration() -> None:
 
     Other("m").attach(opened(backend), "b").save()
     Other.__init__ = lambda self: None  # type: ignore[method-assign,assignment,misc]
-    with pytest.raises(InvalidError, match=r"cannot be made of the configuration \['engine'\]") as caught:
+    with pytest.raises(InvalidError, match=r"cannot be created from configuration \['engine'\]") as caught:
         opened(backend).agents.restore("b")
     assert caught.value.code == "agent-invalid"
 
@@ -361,7 +361,7 @@ def test_validate_is_a_plain_function() -> None:
             """Nobody awaits it."""
 
     async def main() -> None:
-        with pytest.raises(InvalidError, match="validate is a plain function"):
+        with pytest.raises(InvalidError, match="validate must be a plain function"):
             await Waiting().attach(aopened(MemoryBackend()), "a").save()
 
     asyncio.run(main())

@@ -44,7 +44,7 @@ def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.status, agent.configuration) == (1, "created", {"greeting": "Hi"})
     assert type(store.agents.create("tests: greeter", "b")) is Greeter
-    with pytest.raises(ConflictError, match="an agent of this id already") as caught:
+    with pytest.raises(ConflictError, match="already an agent with this id") as caught:
         store.agents.create(Greeter, "a")
     assert caught.value.code == "agent-exists"
     with pytest.raises(NotFoundError, match="is not registered as a class of agents"):
@@ -83,9 +83,9 @@ def test_only_an_agent_of_this_store_is_saved_here() -> None:
     agent = store.agents.create(Greeter, "a")
     with pytest.raises(InvalidError, match="attached to another store"):
         other.agents.save(agent)
-    with pytest.raises(InvalidError, match="saved by what attach returned"):
+    with pytest.raises(InvalidError, match="saved by the handle that attach returned"):
         store.agents.save(object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="is kept already"):
+    with pytest.raises(InvalidError, match="is attached already"):
         store.agents.attach(store.agents.attach(_Plain(), "b", kind=_plain()), "c", kind=_plain())
 
 
@@ -259,7 +259,7 @@ def test_an_agent_is_exported_and_imported() -> None:
     assert twin.notes == {"when": START}
     assert twin.greet("Bob") == original.greet("Bob")
     assert store.agents.import_(document, id="b").id == "b"
-    with pytest.raises(ConflictError, match="an agent of this id already"):
+    with pytest.raises(ConflictError, match="already an agent with this id"):
         store.agents.import_(document)
     assert store.agents.export("a", version=1)["version"] == 1
     assert [each.kind for each in other.agents.history("a")] == ["import"]
@@ -328,7 +328,7 @@ def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> Non
     document, codec = store.agents.export("a"), store._handle.codec
     pending = {"kind": "transition", "trigger": "t", "source": "s", "target": "t", "time": START, **change}
     document["state"]["pending"] = codec.to_json(pending)
-    with pytest.raises(InvalidError, match="under way cannot be read"):
+    with pytest.raises(InvalidError, match="the pending change cannot be read"):
         store.agents.import_(document, id="b")
     assert not store.agents.exists("b")
 
@@ -435,7 +435,7 @@ def test_the_same_for_asyncio() -> None:
     [
         ("status", "asleep", "there is no status 'asleep'"),
         ("fields", [1], "the fields of the agent is list, and not dict"),
-        ("pending", {"kind": "x", "nonsense": 1}, "what is under way cannot be read"),
+        ("pending", {"kind": "x", "nonsense": 1}, "the pending change cannot be read"),
         ("class", None, "the class of the agent is NoneType"),
     ],
     ids=["status", "fields", "pending", "class"],
@@ -445,7 +445,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
     delta = Delta({channel: Set(store._engine.ground.codec.pack(value))})
-    run(line.save(line.saving("save", delta, point, {}, [], FREELY)))
+    run(line.save(line.request("save", delta, point, {}, [], FREELY)))
     with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
@@ -455,7 +455,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
-    run(line.save(line.saving("save", Delta(removed=["context"]), point, {}, [], FREELY)))
+    run(line.save(line.request("save", Delta(removed=["context"]), point, {}, [], FREELY)))
     with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 

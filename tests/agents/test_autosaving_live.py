@@ -21,10 +21,9 @@ import pytest
 
 import holdfast
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.definition.callbacks import called
-from holdfast.agents.runtime.change_block import undisturbed
-from holdfast.agents.runtime.dirty_tracker import AgentBusy
-from holdfast.agents.runtime.save_queue import SaveQueue, _is_ending
+from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.runtime.autosave import SaveQueue, _is_ending
+from holdfast.agents.runtime.dirty_tracker import AgentBusy, suspend_autosave
 from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -106,7 +105,7 @@ def test_an_agent_without_autosave_has_no_thread_and_no_watch() -> None:
         agent.changed()
         with agent.changing():
             agent.notes.append("x")
-        assert agent.keeper.watch is None
+        assert agent.keeper.tracker is None
         assert agent.metrics.unsaved == 0
         assert not agent.metrics.autosaved
         until(lambda: not threads())
@@ -123,7 +122,7 @@ def test_the_agent_goes_on_while_a_save_hangs() -> None:
         backend.gate.clear()
         agent.notes.append("0")
         agent.changed()
-        until(lambda: agent.keeper.committer)
+        until(lambda: agent.keeper.committing_thread)
         began = time.perf_counter()
         for number in range(1, 1000):
             agent.notes.append(str(number))
@@ -300,7 +299,7 @@ import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
-from holdfast.agents.runtime.change_block import undisturbed
+from holdfast.agents.runtime.dirty_tracker import suspend_autosave
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
 store = holdfast.open(sys.argv[1])
@@ -346,13 +345,13 @@ def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
     store, _ = wobbly()
     with store:
         agent = Noter().attach(store, "a", autosave=SELDOM)
-        watch = agent.keeper.watch
-        assert watch is not None
+        tracker = agent.keeper.tracker
+        assert tracker is not None
         seen: list[object] = []
 
         def take() -> None:
             try:
-                seen.append(watch.take().mark)
+                seen.append(tracker.capture().mark)
             except AgentBusy:
                 seen.append("busy")
 
@@ -363,7 +362,7 @@ def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
 
         with agent.keeper.lock:
             elsewhere()
-        with undisturbed(agent.keeper):
+        with suspend_autosave(agent.keeper):
             take()
         agent.changed(3)
         elsewhere()
@@ -376,7 +375,7 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
         agent = Noter().attach(store, "a", autosave=SELDOM)
         agent.start()
         agent.changed()
-        store._engine.agents._thread.end()  # a child has none
+        store._engine.agents._thread_queue.close()  # a child has none
         with agent.keeper.lock:
             store._engine.agents.renew_locks()
             assert agent.metrics.unsaved == 0
@@ -395,12 +394,12 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent.start()
         agent.notes.append("of the parent")
         agent.changed()
-        store._engine.agents._thread.end()  # a child has none
+        store._engine.agents._thread_queue.close()  # a child has none
         store._engine.agents.renew_locks()
-        store._engine.agents.leave()
+        store._engine.agents.flush_at_exit()
         assert notes(store) == []
         agent.changed()
-        store._engine.agents.leave()
+        store._engine.agents.flush_at_exit()
         assert notes(store) == ["of the parent"]
 
 
@@ -415,7 +414,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
         agent.changed()
 
     asyncio.run(work())
-    store._engine.agents.leave()
+    store._engine.agents.flush_at_exit()
     assert "1 agents have changes that are not saved: a: the AsyncStore was not closed" in caplog.text
     asyncio.run(store.close())
 
@@ -428,7 +427,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.start()
     agent.notes.append("lost")
     agent.changed()
-    store._engine.agents.leave()
+    store._engine.agents.flush_at_exit()
     assert notes(store) == ["lost"]
     agent.notes.append("really lost")
     agent.changed()
@@ -437,7 +436,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
         agent.save()
     refused = backend.refused
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
-        store._engine.agents.leave()
+        store._engine.agents.flush_at_exit()
     assert backend.refused == refused
     assert "1 agents" in caplog.text
     backend.work()
@@ -449,7 +448,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     assert "a bad note" in caplog.text
     assert bystander.metrics.unsaved == 0
     store.close()
-    store._engine.agents.leave()
+    store._engine.agents.flush_at_exit()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -503,7 +502,7 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
     gate: list[asyncio.Event] = []
 
     async def slow(changes: Any) -> Any:
-        await called(gate[0].wait)
+        await invoke(gate[0].wait)
         return await apply(changes)
 
     async def begin() -> None:
@@ -534,7 +533,7 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
     if ends:
         asyncio.run(begin())  # warnings, as of tasks that nobody waited for, are errors here
         gc.collect()
-        assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)
+        assert not any(agent.keeper.tracker.is_saving for agent in agents if agent.keeper.tracker is not None)
         asyncio.run(go_on())
     else:
         asyncio.run(both())
@@ -545,7 +544,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
     """Once tasks were cancelled, a new one would be left over when the loop is closed."""
     store, backend = async_wobbly()
     agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.01, changes=1)) for n in range(4)]
-    apply, look, gate = backend.apply, SaveQueue._look, asyncio.Event()
+    apply, look, gate = backend.apply, SaveQueue._check, asyncio.Event()
     begun = looks = 0
     late: list[int] = []
 
@@ -557,7 +556,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
     async def count_saves(changes: Any) -> Any:
         nonlocal begun
         begun += 1
-        await called(gate.wait)
+        await invoke(gate.wait)
         return await apply(changes)
 
     async def linger() -> None:
@@ -588,10 +587,10 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
             await asyncio.sleep(0.001)
         assert not task.done()
 
-    monkeypatch.setattr(SaveQueue, "_look", count_looks)
+    monkeypatch.setattr(SaveQueue, "_check", count_looks)
     asyncio.run(work())
     assert late == [0]
-    assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)
+    assert not any(agent.keeper.tracker.is_saving for agent in agents if agent.keeper.tracker is not None)
     asyncio.run(store.close())
 
 
@@ -826,7 +825,7 @@ def test_an_async_agent_is_saved_on_its_own_loop() -> None:
                 await asyncio.sleep(0.001)
             agent.notes.append("at the end")
         assert took == {threading.get_ident()}
-        assert agent.keeper._sent  # it was saved as the store was closed
+        assert agent.keeper._saved_channels  # it was saved as the store was closed
         assert not agent.metrics.counts.invalid
         assert agent.metrics.counts.done == agent.version
 

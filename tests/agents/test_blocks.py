@@ -53,7 +53,10 @@ def test_the_error_of_the_block_is_told_also_if_the_failure_cannot_be_saved() ->
     store = opened(MemoryBackend())
     with pytest.raises(Failed) as caught, Greeter().attach(store, "a") as agent:
         _overtaken(agent, store)
-    assert "That agent 'a' failed could not be told: ConflictError: the agent was saved" in caught.value.__notes__[0]
+    assert (
+        "That agent 'a' failed could not be recorded: ConflictError: another process has saved"
+        in caught.value.__notes__[0]
+    )
 
 
 def test_nor_does_an_on_fail_that_raises_hide_it() -> None:
@@ -83,7 +86,7 @@ def test_a_plain_object_has_a_block_of_its_own() -> None:
             assert same is kept
             kept.agent.seen = 3
         assert (store.agents.load("a").fields, kept.status) == ({"seen": 3}, "stopped")
-        with pytest.raises(InvalidError, match="kept already"):
+        with pytest.raises(InvalidError, match="attached already"):
             store.agents.attach(kept, "b")
     finally:
         registry.forget(spec.name)

@@ -195,7 +195,7 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
     def make(model: str) -> dict[str, Any]:
         return {"model": model}
 
-    with pytest.raises(InvalidError, match="the fields are not known"):
+    with pytest.raises(InvalidError, match="the fields of agents that a function creates are not known"):
         AgentBuilder("tests: made").build(make)
     spec = (
         AgentBuilder("tests: made")

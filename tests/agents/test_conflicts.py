@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.storage.conflicts import Sides, resolved
+from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.backends.interface import Batch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.wrappers import Wrapper
@@ -203,7 +203,7 @@ def test_a_transition_is_merged_with_what_another_saved() -> None:
 def test_both_sides_cannot_change_the_form_of_the_fields() -> None:
     base, mine, theirs = (pack_state(default_codec, {"schema": each}) for each in ("1", "2", "3"))
     with pytest.raises(ConflictError, match="both sides changed the schema"):
-        resolved(default_codec, "merge", Sides(base, mine, theirs), "here")
+        resolve_conflict(default_codec, "merge", Sides(base, mine, theirs), "here")
 
 
 def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,13 +212,13 @@ def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytes
     for name in ("persist", "validate"):
         with monkeypatch.context() as patch:
             patch.setattr(Greeter, name, lambda self, *_: self.save())
-            with pytest.raises(InvalidError, match="is being saved by who called this"):
+            with pytest.raises(InvalidError, match="is already being saved by the caller"):
                 agent.save()
     agents: list[Greeter] = []
     agents += two(opened(MemoryBackend()), on_conflict=lambda base, mine, theirs: agents[1].reload())
     agents[0].save()
     agents[1].count = 1
-    with pytest.raises(InvalidError, match="is being saved by who called this"):
+    with pytest.raises(InvalidError, match="is already being saved by the caller"):
         agents[1].save()
 
     async def main() -> None:
@@ -408,10 +408,10 @@ def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     backend.lost = made
     with pytest.raises(OutcomeUnknownError):
         agent.save()
-    assert agent.keeper.doubtful is not None
+    assert agent.keeper.uncertain_attempt is not None
     agent.greet("Bob")
     assert agent.save() == 3
-    assert agent.keeper.doubtful is None
+    assert agent.keeper.uncertain_attempt is None
     record = opened(backend).agents.load("a")
     assert (record.fields["greeted"], record.version, record.messages) == (["Ada", "Bob"], 3, 2)
     assert len(opened(backend).agents.messages("a")) == 2

@@ -339,7 +339,7 @@ def test_who_reads_while_another_does_reads_again() -> None:
             await messages.slice(-2, None)
         return list(range(start, stop))
 
-    messages.stored(10, 40, read)
+    messages.reset(10, 40, read)
     assert run(messages.slice(5, None)) == [5, 6, 7, 8, 9]
     assert asked == [(5, 10), (8, 10), (5, 8)]
     assert run(messages.slice(7, 9)) == [7, 8]
@@ -352,7 +352,7 @@ def test_what_was_saved_of_messages_that_are_others_by_now_does_not_count() -> N
     messages.extend([1, 2])
     said = messages.unsaved()
     messages.replace([3])
-    messages.saved(said)
+    messages.mark_saved(said)
     assert messages.unsaved()[:3] == (0, [3], True)
     assert changes == [2, 1]
 

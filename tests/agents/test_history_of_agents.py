@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.recovery.rollback import rollback
+from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.storage.transition_check import check_transitions
-from holdfast.agents.storage.transition_log import TransitionKey, counted, counts, transitions
+from holdfast.agents.storage.transition_log import TransitionKey, count_transitions, counts, read_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -55,7 +55,7 @@ def test_pages_follow_each_other(limit: int, oldest_first: bool) -> None:
     cursor: str | None = None
     while True:
         where: dict[str, Any] = {"after" if oldest_first else "before": cursor}
-        page = run(transitions(line, limit=limit, oldest_first=oldest_first, **where))
+        page = run(read_transitions(line, limit=limit, oldest_first=oldest_first, **where))
         found += page
         if len(page) < limit:
             break
@@ -72,12 +72,12 @@ def test_what_is_asked_for() -> None:
     with pytest.raises(ValueError, match="wrong"):
         worker.transition("work", "x")
     line = line_of(store)
-    assert [each.data for each in run(transitions(line, trigger="work"))] == ["x", 2, 1, 0]
-    assert [each.data for each in run(transitions(line, outcome="error"))] == ["x"]
-    assert [each.trigger for each in run(transitions(line, kind="lifecycle"))] == ["start"]
-    assert run(transitions(line, trigger="never")) == []
-    newest = run(transitions(line, limit=1))[0]
-    between = run(transitions(line, before=newest.cursor, after=recorded(store)[0].cursor))
+    assert [each.data for each in run(read_transitions(line, trigger="work"))] == ["x", 2, 1, 0]
+    assert [each.data for each in run(read_transitions(line, outcome="error"))] == ["x"]
+    assert [each.trigger for each in run(read_transitions(line, kind="lifecycle"))] == ["start"]
+    assert run(read_transitions(line, trigger="never")) == []
+    newest = run(read_transitions(line, limit=1))[0]
+    between = run(read_transitions(line, before=newest.cursor, after=recorded(store)[0].cursor))
     assert between == recorded(store)[1:-1][::-1]
 
 
@@ -86,18 +86,18 @@ def test_what_cannot_be_asked_for() -> None:
     busy_worker(store, 1)
     for wrong in ({"limit": 0}, {"limit": True}, {"before": "x"}, {"after": "x y"}):
         with pytest.raises(InvalidError):
-            run(transitions(line_of(store), **wrong))
+            run(read_transitions(line_of(store), **wrong))
     with pytest.raises(NotFoundError):
-        run(transitions(line_of(store, "nobody")))
+        run(read_transitions(line_of(store, "nobody")))
 
 
 def test_a_page_reads_no_more_than_a_page() -> None:
     store, faults = failing()
     busy_worker(store, 300)
     line = line_of(store)
-    run(transitions(line, limit=1))
+    run(read_transitions(line, limit=1))
     reads = faults.reads
-    run(transitions(line, limit=100))
+    run(read_transitions(line, limit=100))
     assert faults.reads - reads <= 2
 
 
@@ -107,7 +107,7 @@ def test_counts() -> None:
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
         worker.transition("work")
-    total = run(counted(line_of(store)))
+    total = run(count_transitions(line_of(store)))
     assert total == counts(recorded(store))
     assert total.taken == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
     assert total.failed == {TransitionKey("idle", "work", "busy"): 1}
@@ -126,7 +126,7 @@ def test_what_was_recorded_leads_where_it_led() -> None:
     worker.what = ""
     worker.transition("work")
     worker.rollback("busy")
-    again = check_transitions(run(transitions(line_of(store))), worker_machine())
+    again = check_transitions(run(read_transitions(line_of(store))), worker_machine())
     assert again.matches
     assert again.path == ("idle", "busy", "idle", "busy", "idle", "busy", "busy")
     assert (again.state, again.diverged) == ("busy", None)
@@ -152,7 +152,7 @@ def test_a_machine_that_was_changed_since() -> None:
     without.add("work", "idle", "busy")
     found = check_transitions(rows, without)
     assert (found.path, found.diverged) == (("idle", "busy"), rows[1])
-    assert "leads nowhere" in found.reason
+    assert "is no trigger of the state" in found.reason
     assert "no state 'busy'" in check_transitions(rows, Machine("idle")).reason
     assert "no state 'idle'" in check_transitions(rows, Machine("busy")).reason
     assert "the one before led to" in check_transitions([rows[0], *rows[2:]], changed_machine()).reason
@@ -235,13 +235,13 @@ def test_where_it_never_was() -> None:
         with pytest.raises(NotFoundError):
             worker.rollback(to)
     with pytest.raises(NotFoundError):
-        run(rollback(line_of(store, "nobody"), 1))
+        run(roll_back(line_of(store, "nobody"), 1))
 
 
 def test_without_the_class() -> None:
     store = store_on(MemoryBackend())
     worker = busy_worker(store, 1)
-    made = run(rollback(line_of(store), "busy"))
+    made = run(roll_back(line_of(store), "busy"))
     assert store.agents.load("w").checkpoint == made.id
     assert store.agents.load("w").state == "busy"
     with pytest.raises(ConflictError):
@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_not_gone_back_to() -> None:
     worker.log.pop()
     worker.transition("work")
     before = worker.version
-    run(rollback(line_of(store), "idle"))
+    run(roll_back(line_of(store), "idle"))
     worker = Worker().attach(store, "w")
     worker.start()
     strict = Strict().attach(store, "w")
@@ -285,7 +285,7 @@ def test_not_in_the_middle_of_something() -> None:
     with pytest.raises(Crash):
         worker.transition("work")
     with pytest.raises(ConflictError, match="half-done") as raised:
-        run(rollback(line_of(store), 1))
+        run(roll_back(line_of(store), 1))
     assert raised.value.code == "transition-incomplete"
 
 
@@ -307,7 +307,7 @@ def test_on_stores(kind: str, tmp_path: Path) -> None:
         worker.rollback("idle")
         worker.stop()
         assert [each[0] for each in path(store)] == ["work", "rest", "work", "rest", "insist", "rollback"]
-        assert run(counted(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
+        assert run(count_transitions(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
         assert store.maintenance.verify().findings == []
 
 

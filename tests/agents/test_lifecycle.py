@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.runtime.two_phase import LIFECYCLE, status_of
+from holdfast.agents.runtime.two_phase import LIFECYCLE, parse_status
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, CorruptError, InvalidError
@@ -87,7 +87,7 @@ def test_only_these_changes_there_are(trigger: str, status: Status) -> None:
         change()
         assert worker.status == target
         return
-    with pytest.raises(InvalidError, match="leads nowhere") as raised:
+    with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
         change()
     assert raised.value.code == "no-transition"
     assert (worker.status, worker.version) == (status, before)
@@ -156,7 +156,7 @@ def test_it_goes_on_in_another_process() -> None:
     worker.conversation.append({"role": "user", "content": "hello"})
     worker.pause()
     again = Worker().attach(store_on(memory), "w")
-    with pytest.raises(InvalidError, match="'start' leads nowhere"):
+    with pytest.raises(InvalidError, match="'start' is no trigger of the state"):
         again.start()
     again.resume()
     assert (again.status, again.state, again.log) == ("running", "busy", ["start ", "act 1", "pause ", "resume "])
@@ -195,4 +195,4 @@ def test_an_agent_for_asyncio() -> None:
 def test_all_statuses_are_in_the_machine() -> None:
     assert LIFECYCLE.states == STATUSES
     with pytest.raises(CorruptError, match="no status 'asleep'"):
-        status_of("asleep")
+        parse_status("asleep")

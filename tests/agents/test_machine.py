@@ -49,7 +49,7 @@ def test_any_state_but_the_final_ones() -> None:
         ("review", "draft"),
     ]
     assert machine.ways("reset", "review")[0].target == "draft"
-    with pytest.raises(InvalidError, match="leads nowhere") as raised:
+    with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
         machine.ways("reset", "done", "agent 'a'")
     assert raised.value.code == "no-transition"
     assert raised.value.where == "agent 'a'"
@@ -120,9 +120,9 @@ def test_what_is_wrong_is_found_together() -> None:
         "the guard of 'go' is 'nowhere', and Reviewer has no such method",
         "the action of 'go' is 'nothing', and Reviewer has no such method",
         "the validator of 'go' is 'never', and Reviewer has no such method",
-        "the validator of the state 'a' is a coroutine function, which nobody can wait for while saving",
+        "the validator of the state 'a' is a coroutine function, which cannot be awaited during a save",
     ]
-    with pytest.raises(InvalidError, match="the machine is not right") as raised:
+    with pytest.raises(InvalidError, match="the machine is invalid") as raised:
         machine.check(Reviewer())
     assert raised.value.where == "the machine of Reviewer"
 
@@ -193,7 +193,7 @@ def test_what_declares_no_machine(subtests: pytest.Subtests) -> None:
 def test_functions_are_no_data() -> None:
     machine = Machine("a")
     machine.add("go", "a", "a", guard=lambda _, __: True)
-    with pytest.raises(InvalidError, match="no plain data"):
+    with pytest.raises(InvalidError, match="cannot be plain data"):
         machine.to_dict()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, summed
+from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, add_up
 from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 
@@ -206,14 +206,14 @@ def test_many_threads_count_without_losing_any() -> None:
     def count(figures: SaveStatistics) -> None:
         for _ in range(2000):
             figures.add(failed=1)
-            figures.took(0.001)
+            figures.add_duration(0.001)
 
     threads = [threading.Thread(target=count, args=(each,)) for each in (*agents, *agents)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (counts, buckets), together = store.shown(), summed(agents).shown()
+    (counts, buckets), together = store.read(), add_up(agents).read()
     assert counts.failed == together[0].failed == 16_000
     assert buckets == together[1]
     assert buckets[float("inf")] == 16_000
@@ -221,9 +221,9 @@ def test_many_threads_count_without_losing_any() -> None:
 
 def test_figures_that_are_shown_stay_as_they_are() -> None:
     figures = SaveStatistics()
-    before, _ = figures.shown()
+    before, _ = figures.read()
     figures.add(failed=1)
     assert before == SaveCounts()
     assert before.success_rate == 1.0
-    shown: Any = figures.shown()[0]
+    shown: Any = figures.read()[0]
     assert (shown.attempted, shown.success_rate) == (1, 0.0)

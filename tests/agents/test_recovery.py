@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.api.restorer import revived
+from holdfast.agents.api.agent import restore_persister
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.recovery.manual import resolve
+from holdfast.agents.recovery.manual import resolve_manually
 from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage.transition_log import transitions
+from holdfast.agents.storage.transition_log import read_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -127,7 +127,7 @@ def test_what_was_saved_in_the_middle_is_taken_back_too(by: str, saves: int) -> 
         store = store_on(memory)
         agent = Saver().attach(store, "w")
         if by == "hand":
-            run(resolve(line_of(store), "back", revived))
+            run(resolve_manually(line_of(store), "back", restore_persister))
             assert store.agents.list(metadata={"team": "a"})[0].messages == 1
         agent.start()
     assert (agent.context, len(agent.conversation), agent.state) == ({"k": 0}, 1, "idle")
@@ -185,7 +185,7 @@ def test_an_action_that_fails_when_it_is_run_again() -> None:
     assert agent.keeper.data.pending is None
     assert path(store) == [("insist", "idle", "busy", "error")]
     # It stands where it came from, and all that tells of it says so.
-    (row,) = run(transitions(line_of(store), kind="recovery"))
+    (row,) = run(read_transitions(line_of(store), kind="recovery"))
     assert (row.outcome, [each.resolved for each in agent.recoveries]) == ("back", ["back"])
     agent.what = ""
     agent.start()
@@ -215,12 +215,12 @@ def test_by_hand(how: Any) -> None:
             change()
         assert raised.value.code == "transition-incomplete"
         assert "resolve('w'" in raised.value.hint
-    found = run(resolve(line_of(store), how, revived))
+    found = run(resolve_manually(line_of(store), how, restore_persister))
     assert (found.kind, found.resolved, found.ran) == ("transition", how, False)
     assert str(found).endswith("taken back" if how == "back" else "finished, without its action")
     assert path(store) == [("careful", "idle", "busy", "ok" if how == "forward" else "error")]
     with pytest.raises(NotFoundError, match="nothing is half-done"):
-        run(resolve(line_of(store), how, revived))
+        run(resolve_manually(line_of(store), how, restore_persister))
     agent.start()
     assert (agent.status, agent.state) == ("running", "busy" if how == "forward" else "idle")
     assert agent.log == ["start ", "start "]
@@ -231,7 +231,7 @@ def test_by_the_caller_instead_of_by_hand() -> None:
     memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="careful")
     _, agent = fresh(memory)
-    agent.keeper.phases.recoveries.clear()
+    agent.keeper.lifecycle.recoveries.clear()
     with pytest.raises(ConflictError):
         agent.start()
     (found,) = agent.recover("forward")
@@ -248,7 +248,7 @@ def test_a_life_by_hand(trigger: str, how: Any) -> None:
     before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
     crashed(store_on(memory), *before, trigger=trigger)
     store = store_on(memory)
-    found = run(resolve(line_of(store), how, revived))
+    found = run(resolve_manually(line_of(store), how, restore_persister))
     assert (found.kind, found.resolved, found.ran) == ("lifecycle", how, False)
     came, went = {
         "start": ("created", "running"),
@@ -263,12 +263,12 @@ def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
     memory = MemoryBackend()
     other = store_on(memory)
     worker = Meddled().attach(store_on(memory), "w")
-    worker.meddle = lambda: run(resolve(line_of(other), "back", revived))
+    worker.meddle = lambda: run(resolve_manually(line_of(other), "back", restore_persister))
     with pytest.raises(ConflictError) as raised:
         worker.transition("work")
     assert raised.value.code == "agent-conflict"
     assert other.agents.load("w").state == "idle"
-    with pytest.raises(ConflictError, match="by another meanwhile"):
+    with pytest.raises(ConflictError, match="another process has resolved"):
         worker.recover("back")
     assert worker.keeper.data.pending is None
     worker.meddle = lambda: None
@@ -289,9 +289,9 @@ class Meddled(Worker, name="test-meddled"):
 def test_resolving_is_back_or_forward() -> None:
     store = store_on(MemoryBackend())
     with pytest.raises(InvalidError, match="'back' or 'forward'"):
-        run(resolve(line_of(store), "manual", revived))  # type: ignore[arg-type]
+        run(resolve_manually(line_of(store), "manual", restore_persister))  # type: ignore[arg-type]
     with pytest.raises(NotFoundError):
-        run(resolve(line_of(store), "back", revived))
+        run(resolve_manually(line_of(store), "back", restore_persister))
 
 
 STARTED = {
@@ -352,7 +352,7 @@ def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
     assert agent.status == "running"
     assert agent.log == ["start ", "pause ", "resume "]
     _, other = fresh(memory)
-    with pytest.raises(InvalidError, match="'resume' leads nowhere from the state 'running'"):
+    with pytest.raises(InvalidError, match="'resume' is no trigger of the state 'running'"):
         other.resume()
 
 
@@ -363,7 +363,7 @@ def test_a_machine_that_does_not_know_it_any_more() -> None:
     agent = Changed().attach(store, "w", on_incomplete="forward")
     with pytest.raises(ConflictError, match="half-done") as raised:
         agent.start()
-    assert "knows it no more" in raised.value.hint
+    assert "no longer declares it" in raised.value.hint
     agent.recover("back")
     agent.start()
     assert agent.state == "idle"
@@ -449,7 +449,7 @@ def test_a_transfer_by_hand(how: Any) -> None:
     with pytest.raises(Crash):
         giver.transfer(taker)
     store = store_on(memory)
-    found = run(resolve(line_of(store), how, revived))
+    found = run(resolve_manually(line_of(store), how, restore_persister))
     assert (found.kind, found.resolved, found.ran) == ("transfer", how, False)
     assert [store.agents.load(id).messages for id in "wx"] == ([1, 0] if how == "back" else [0, 1])
 
@@ -483,6 +483,6 @@ def test_under_asyncio(how: Any) -> None:
         assert again.state == ("busy" if how == "forward" else "idle")
         assert [each.resolved for each in again.recoveries] == [how]
         with pytest.raises(NotFoundError):
-            await arun(resolve(line_of(async_store_on(memory)), how, revived))
+            await arun(resolve_manually(line_of(async_store_on(memory)), how, restore_persister))
 
     asyncio.run(main())

@@ -153,7 +153,7 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
         work.begin("read")
         work.fail(error=ValueError("no text"))
         assert (work.percent, work.finished, work.total) == (25.0, 1, 4)
-        with pytest.raises(InvalidError, match="no step is at work"):
+        with pytest.raises(InvalidError, match="no step is active"):
             work.done()
         work.begin("read")
         agent.save()
@@ -169,7 +169,7 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
 
 def test_steps_that_there_are_not() -> None:
     work = Worker().workflow
-    with pytest.raises(InvalidError, match="no step is at work"):
+    with pytest.raises(InvalidError, match="no step is active"):
         work.done()
     with pytest.raises(InvalidError, match="no step 'other'"):
         work.fail("other", "why")

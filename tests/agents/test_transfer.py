@@ -14,7 +14,7 @@ import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.spec import registry
-from holdfast.agents.runtime.placeholder import inert
+from holdfast.agents.runtime.placeholder import load_placeholder
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
@@ -308,7 +308,7 @@ def test_what_is_added_while_it_is_handed_over_stays(
         giver.attach(store, "a", autosave=Autosave(write_through=True))
         receiver.attach(store, "b", autosave=Autosave(write_through=True))
     giver.save()
-    sent = giver.keeper.sent
+    sent = giver.keeper.send
 
     async def slow(*attempts: Any) -> Any:
         giver.conversation.append("late")
@@ -321,7 +321,7 @@ def test_what_is_added_while_it_is_handed_over_stays(
         return await sent(*attempts)
 
     def accepts(offer: Offer) -> bool:
-        monkeypatch.setattr(giver.keeper, "sent", slow)
+        monkeypatch.setattr(giver.keeper, "send", slow)
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
@@ -362,9 +362,9 @@ def test_a_hook_of_the_receiver_that_fails_is_told_and_changes_nothing(store: ho
 
 def test_wrong_use(store: holdfast.Store) -> None:
     giver, receiver = pair(store)
-    with pytest.raises(InvalidError, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="cannot transfer to itself"):
         giver.transfer("a")
-    with pytest.raises(InvalidError, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="cannot transfer to itself"):
         giver.transfer(giver)
     with pytest.raises(NotFoundError):
         giver.transfer("nobody")
@@ -382,7 +382,7 @@ def test_wrong_use(store: holdfast.Store) -> None:
         giver.transfer(Receiver().attach(other, "c"))
     assert store.agents.exists("a") is False
     giver.transfer(receiver)
-    with pytest.raises(InvalidError, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="cannot transfer to itself"):
         store.agents.restore("a").transfer("a")
 
 
@@ -398,7 +398,7 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
 
 
 def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.transfer.log._PAGE", 2)
+    monkeypatch.setattr("holdfast.agents.transfer.offer._PAGE", 2)
     giver, receiver = pair(store)
     done = [giver.transfer(receiver)]
     for _ in range(5):
@@ -424,7 +424,7 @@ def test_a_class_that_is_not_known_can_be_handed_to_by_hand_only(store: holdfast
     assert (record.kind, record.fields, store.agents.messages("s")) == ("stranger-of-tests", {"kept": 7}, [0, 1, 2])
     store.agents.transfer("s", "a", accept=True)
     assert store.agents.messages("a") == [0, 1, 2]
-    assert run(inert(giver.keeper.line)).data.conversation.tokens == store.agents.load("a").tokens
+    assert run(load_placeholder(giver.keeper.line)).data.conversation.tokens == store.agents.load("a").tokens
 
 
 def test_who_acts_must_be_allowed_to_write_both(store: holdfast.Store) -> None:
@@ -470,14 +470,14 @@ def test_what_is_told_while_it_fails_to_be_handed_over_stays(
     async def fails(*attempts: Any) -> Any:
         giver.context["late"], receiver.context["late"] = 1, 2
         giver.conversation.append("late")
-        monkeypatch.setattr(giver.keeper, "sent", down_still)
+        monkeypatch.setattr(giver.keeper, "send", down_still)
         raise TransientError("the store is down")
 
     async def down_still(*attempts: Any) -> Any:
         raise TransientError("the store is down")
 
     def accepts(offer: Offer) -> bool:
-        monkeypatch.setattr(giver.keeper, "sent", fails)
+        monkeypatch.setattr(giver.keeper, "send", fails)
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]

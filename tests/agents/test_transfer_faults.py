@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.api.restorer import revived
+from holdfast.agents.api.agent import restore_persister
 from holdfast.agents.definition.state_machine import OnIncomplete
-from holdfast.agents.transfer.recovery import recover_transfer
+from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tests.agents.transfers import AsyncPorter, Crash, Cut, Porter, cut, interrupted, unanswered
@@ -341,7 +341,7 @@ def test_there_is_nothing_to_recover() -> None:
     with holdfast.open("memory://") as store:
         giver, _ = two(store)
         with pytest.raises(InvalidError, match="no transfer is under way"):
-            run(recover_transfer(giver.keeper, "back", revived))
+            run(recover_transfer(giver.keeper, "back", restore_persister))
 
 
 IDS = "abc"

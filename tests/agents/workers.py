@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.transition_log import TransitionRecord, transitions
+from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
@@ -140,7 +140,7 @@ def line_of(store: Store | AsyncStore, id: str = "w") -> AgentLine:
 
 def recorded(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[TransitionRecord]:
     """What is recorded of an agent, the oldest first."""
-    return run(transitions(line_of(store, id), oldest_first=True, **asked))
+    return run(read_transitions(line_of(store, id), oldest_first=True, **asked))
 
 
 def path(store: Store | AsyncStore, id: str = "w", **asked: Any) -> list[tuple[str, str, str, str]]:

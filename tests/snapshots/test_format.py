@@ -131,7 +131,7 @@ def test_a_person_opens_it_with_zcat(tmp_path: Path) -> None:
     line = shown.splitlines(keepends=True)[1]
     assert header["content"] == {
         "bytes": len(line),
-        "packed": info.size - len(container._stored(shown.splitlines(keepends=True)[0])) - len(container._seal(b"")),
+        "packed": info.size - len(container._store(shown.splitlines(keepends=True)[0])) - len(container._seal(b"")),
         "sha256": hashlib.sha256(line).hexdigest(),
     }
 
@@ -144,7 +144,7 @@ def test_the_golden_file_is_read_and_written_alike() -> None:
     data = path.read_bytes()
     found = opened(data)
     # Header and seal have one form; how the content is packed may differ from one zlib to another.
-    assert container._stored(encode(found.header)) == data[: container.read_header(data, "here")[1]]
+    assert container._store(encode(found.header)) == data[: container.read_header(data, "here")[1]]
     assert json.loads(found.content) == DOCUMENT
     assert lines_of(path)[1] == DOCUMENT
 
@@ -155,10 +155,10 @@ def test_the_golden_file_is_read_and_written_alike() -> None:
 def bomb(size: int, told: int | None = None) -> bytes:
     """A file whose content is nothing but zeros, and whose header tells of so many."""
     content = bytes(size)
-    packed = container._deflated(content, 9)
+    packed = container._deflate(content, 9)
     member = container._START + packed + container._END.pack(zlib.crc32(content), size)
     about = PayloadInfo(size if told is None else told, len(member), hashlib.sha256(content).hexdigest())
-    body = container._stored(encode(header_of(about))) + member
+    body = container._store(encode(header_of(about))) + member
     return body + container._seal(body)
 
 
@@ -196,15 +196,15 @@ def test_a_file_larger_than_the_limit_allows_is_not_read_on(tmp_path: Path) -> N
 
 
 def sealed(header: bytes, content: bytes = b"{}", packed: bytes | None = None) -> bytes:
-    member = container._START + container._deflated(content, 6) if packed is None else packed
+    member = container._START + container._deflate(content, 6) if packed is None else packed
     member += container._END.pack(zlib.crc32(content), len(content)) if packed is None else b""
-    body = container._stored(header) + member
+    body = container._store(header) + member
     return body + container._seal(body)
 
 
 def plain() -> dict[str, Any]:
     content = b"{}"
-    member = container._START + container._deflated(content, 6) + container._END.pack(zlib.crc32(content), 2)
+    member = container._START + container._deflate(content, 6) + container._END.pack(zlib.crc32(content), 2)
     header: dict[str, Any] = json.loads(
         encode(header_of(PayloadInfo(2, len(member), hashlib.sha256(content).hexdigest())))
     )
@@ -236,21 +236,21 @@ def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> Non
 
 
 LIES: list[tuple[Any, ...]] = [
-    ({"format": "other"}, "no snapshot of Holdfast's"),
+    ({"format": "other"}, "no snapshot of Holdfast"),
     ({"version": 0}, "format 0"),
     ({"version": 2}, "newer Holdfast"),
     ({"version": 2, "more": 1}, "newer Holdfast"),
-    ({"more": 1}, "not what a header is"),
-    ({"kind": "code"}, "not what a header is"),
-    ({"id": "../../etc"}, "id or a digest"),
+    ({"more": 1}, "header is invalid"),
+    ({"kind": "code"}, "header is invalid"),
+    ({"id": "../../etc"}, "invalid id or digest"),
     ({"time": "2026-01-02T03:04:05"}, "is no time"),
     ({"time": "yesterday"}, "is no time"),
     ({"time": "2026-01-02T03:04:05+01:00"}, "is no time"),
-    ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "size that is none"),
-    ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "size that is none"),
-    ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "lies about"),
-    ({"content": {**plain()["content"], "sha256": "0" * 64}}, "has the digest"),
-    ({"content": {**plain()["content"], "sha256": "x"}}, "id or a digest"),
+    ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "invalid size"),
+    ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "invalid size"),
+    ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "size of the packed content"),
+    ({"content": {**plain()["content"], "sha256": "0" * 64}}, "digest of the content"),
+    ({"content": {**plain()["content"], "sha256": "x"}}, "invalid id or digest"),
     ({"content": {**plain()["content"], "bytes": 3}}, "smaller"),
     ({"content": {**plain()["content"], "bytes": 1}}, "larger"),
     ({"content": {**plain()["content"], "bytes": 1 << 62}}, "limit"),
@@ -264,14 +264,14 @@ def test_a_header_that_lies_is_refused(subtests: pytest.Subtests) -> None:
 
 
 NO_HEADERS: list[tuple[Any, ...]] = [
-    (b"\n", "no sound JSON"),
-    (b"{\n", "no sound JSON"),
-    (b"[]\n", "not what a header is"),
-    (b'{"id":"\xff"}\n', "no sound JSON"),
-    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "one form"),
-    (line(plain()).replace(b'"name":""', b'"name": ""'), "one form"),
+    (b"\n", "invalid JSON"),
+    (b"{\n", "invalid JSON"),
+    (b"[]\n", "header is invalid"),
+    (b'{"id":"\xff"}\n', "invalid JSON"),
+    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "as Holdfast writes it"),
+    (line(plain()).replace(b'"name":""', b'"name": ""'), "as Holdfast writes it"),
     (line(plain())[:-1], "damaged"),
-    (b"[" * 60000 + b"\n", "no sound JSON|not what"),
+    (b"[" * 60000 + b"\n", "invalid JSON|header is invalid"),
 ]
 
 
@@ -285,8 +285,8 @@ WRONGLY_PACKED: list[tuple[Any, ...]] = [
     (b"", "not packed"),
     (container._START, "cut off"),
     (container._START + b"\x07", "cannot be unpacked"),
-    (container._START + container._deflated(b"{}", 6), "not what was packed"),
-    (container._START + container._deflated(b"{}", 6) + bytes(8), "not what was packed"),
+    (container._START + container._deflate(b"{}", 6), "not what was packed"),
+    (container._START + container._deflate(b"{}", 6) + bytes(8), "not what was packed"),
     (gzip.compress(b"{}", mtime=1), "not packed"),
 ]
 

@@ -154,7 +154,7 @@ def test_an_agent_without_thread(path: Path) -> None:
     assert again.checkpointer is None
     assert again.interrupt_before_nodes == ["tools"]
     assert say(again, "one", None) == say(agent, "one", None)
-    with pytest.raises(SnapshotInvalidError, match="holds no thread"):
+    with pytest.raises(SnapshotInvalidError, match="has no thread"):
         restored(path, thread="1")
     with pytest.raises(SnapshotInvalidError, match="no checkpointer"):
         snapshots.snapshot(agent, path, config=THREAD, overwrite=True)
@@ -263,7 +263,7 @@ def test_a_format_that_is_code_has_to_be_given_again(form: Any, path: Path) -> N
 
 def test_what_langchain_refuses_is_told(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add]), path)
-    with pytest.raises(SnapshotInvalidError, match="cannot make the agent again"):
+    with pytest.raises(SnapshotInvalidError, match="cannot create the agent"):
         restored(path, middleware=[look, look])
 
 
@@ -371,7 +371,7 @@ def test_the_golden_agent_goes_on() -> None:
 
 
 def test_a_langchain_that_makes_agents_otherwise_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._HELD", ("model", "gears"))
+    monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._CLOSURE_NAMES", ("model", "gears"))
     with pytest.raises(SnapshotUnsupportedError, match="gears"):
         snapshots.snapshot(create_agent(MODEL), path)
 

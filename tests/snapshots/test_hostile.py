@@ -54,31 +54,31 @@ INJECTED: list[tuple[Any, ...]] = [
     (object_of("langchain", "..", "os", "system"), SnapshotCorruptError, "name of a class"),
     (object_of("langchain_core", "messages", "__class__"), SnapshotCorruptError, "name of a class"),
     (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorruptError, "name of a class"),
-    (object_of("HumanMessage"), SnapshotCorruptError, "no object"),
-    (object_of(), SnapshotCorruptError, "no object"),
+    (object_of("HumanMessage"), SnapshotCorruptError, "no valid object"),
+    (object_of(), SnapshotCorruptError, "no valid object"),
     (object_of(1, 2), SnapshotCorruptError, "name of a class"),
     (object_of(["langchain"], "x"), SnapshotCorruptError, "name of a class"),
     (object_of("langchain", "a\nb"), SnapshotCorruptError, "name of a class"),
-    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorruptError, "no object"),
-    ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "no object"),
-    ({"lc": 1}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorruptError, "no valid object"),
+    ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "no valid object"),
+    ({"lc": 1}, SnapshotCorruptError, "no valid object"),
     ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorruptError, "only the name"),
     (object_of(*MESSAGE, content=SECRET), SnapshotRefusedError, "secret where none belongs"),
     ([SECRET], SnapshotRefusedError, "secret where none belongs"),
     (SECRET, SnapshotRefusedError, "secret where none belongs"),
-    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "no place for a secret"),
-    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "no place for a secret"),
-    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "no place for a secret"),
+    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "no valid marker of a secret"),
+    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "no valid marker of a secret"),
+    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "no valid marker of a secret"),
     ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefusedError, "os.system"),
-    (object_of(*MESSAGE), SnapshotInvalidError, "cannot make it again"),
-    (object_of(*MESSAGE, content=5), SnapshotInvalidError, "cannot make it again"),
+    (object_of(*MESSAGE), SnapshotInvalidError, "cannot create the object"),
+    (object_of(*MESSAGE, content=5), SnapshotInvalidError, "cannot create the object"),
     (
         object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
         SnapshotInvalidError,
@@ -296,7 +296,7 @@ class Local(Scripted):
 
 def test_what_is_allowed_is_a_class_or_a_list_of_langchains(path: Path, subtests: pytest.Subtests) -> None:
     for allow in ["any", [int], [5], ["Scripted"]]:
-        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="no list|no class"):
+        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="not a list|no class"):
             restored(path, [], allow=allow)
 
 
@@ -304,7 +304,7 @@ def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypat
     restored(path, [], allow=["core", Local])
     hidden = Local
     monkeypatch.delitem(globals(), "Local")
-    with pytest.raises(SnapshotInvalidError, match="not to be found"):
+    with pytest.raises(SnapshotInvalidError, match="cannot be imported"):
         restored(path, [], allow=hidden)
 
 
@@ -357,7 +357,7 @@ def test_content_that_is_no_object_is_refused(path: Path, subtests: pytest.Subte
 def test_a_history_of_other_things_is_refused(path: Path) -> None:
     prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
     path.write_bytes(forged({"kind": "history", "content": [prompt]}, kind="history"))
-    with pytest.raises(SnapshotCorruptError, match="something else than messages"):
+    with pytest.raises(SnapshotCorruptError, match="values that are no messages"):
         snapshots.restore(path)
 
 
@@ -408,7 +408,7 @@ def test_nothing_is_run_or_imported(path: Path) -> None:
         "sys.addaudithook(watch)\n"
         "try:\n"
         "    snapshots.restore(sys.argv[1], allow='all')\n"
-        "except errors.SnapshotRefused as error:\n"
+        "except errors.SnapshotRefusedError as error:\n"
         "    sys.stdout.write('refused ' + error.where)\n"
     )
     content = [object_of("antigravity", "x"), object_of("this", "s"), object_of("os", "system", command="id")]

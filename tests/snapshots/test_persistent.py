@@ -179,7 +179,7 @@ def test_what_is_there_is_not_overwritten(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         snapshots.snapshot(agent, path)
-        with pytest.raises(SnapshotExistsError, match="agent of this id"):
+        with pytest.raises(SnapshotExistsError, match="agent with this id"):
             snapshots.restore(path, store=store)
         again = snapshots.restore(path, store=store, agent_id="g2")
         assert again.id == "g2"
@@ -271,12 +271,12 @@ def test_what_does_not_belong_is_refused(path: Path) -> None:
         agent = greeter(store)
         with pytest.raises(SnapshotInvalidError, match="no threads"):
             snapshots.snapshot(agent, path, config={})
-        with pytest.raises(HoldfastError, match="no store"):
+        with pytest.raises(HoldfastError, match="not attached to a store"):
             snapshots.snapshot(Greeter(), path)
         snapshots.snapshot(agent, path)
         with pytest.raises(SnapshotInvalidError, match="into a store"):
             snapshots.restore(path)
-        with pytest.raises(SnapshotInvalidError, match="no store of Holdfast's"):
+        with pytest.raises(SnapshotInvalidError, match="no store of Holdfast"):
             snapshots.restore(path, store={})
         with pytest.raises(SnapshotInvalidError, match="create_agent"):
             snapshots.restore(path, store=store, tools=[len])

@@ -21,7 +21,8 @@ from langchain_core.messages import HumanMessage
 from holdfast import snapshots
 from holdfast.agents.snapshots.buckets import ObjectFolder
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import FileFolder, FolderEntry, place_of
+from holdfast.agents.snapshots.locations import FileFolder, FolderEntry
+from holdfast.agents.snapshots.targets import locate
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     ConfigError,
@@ -141,7 +142,7 @@ def test_what_is_damaged_in_a_bucket_is_shown_and_deleted_only_by_force() -> Non
     url, options = bucket()
     folder = f"{url}/{os.getpid()}-{next(NUMBERS)}"
     for name, data in (("bad.hfsnap", b"not a snapshot"), ("empty.hfsnap", b""), ("other.txt", b"x")):
-        run(place_of(f"{folder}/{name}", options).write(data, overwrite=True))
+        run(locate(f"{folder}/{name}", options).write(data, overwrite=True))
     assert [(each.name, bool(each.problem)) for each in snapshots.list(folder, **options)] == [
         ("bad.hfsnap", True),
         ("empty.hfsnap", True),
@@ -227,8 +228,8 @@ WRONG_NAMES: list[tuple[Any, ...]] = [
     ("dir/.hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
     (".hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
     ("s3://bucket/x", SnapshotInvalidError, "ends in .hfsnap"),
-    ("ftp://host/x.hfsnap", ConfigError, "not kept at ftp"),
-    ("sqlite:///x.hfsnap", ConfigError, "not kept at sqlite"),
+    ("ftp://host/x.hfsnap", ConfigError, "cannot be stored at ftp"),
+    ("sqlite:///x.hfsnap", ConfigError, "cannot be stored at sqlite"),
     ("file://host/x.hfsnap", ConfigError, "names no file"),
     ("file:///x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
     ("s3:///x.hfsnap", SnapshotInvalidError, "empty parts"),
@@ -435,7 +436,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 from holdfast.backends.runtime.drivers import run
-from holdfast.agents.snapshots.locations import place_of
+from holdfast.agents.snapshots.targets import locate
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
 path = folder / "x.hfsnap"
@@ -464,7 +465,7 @@ while True:
     child = os.fork()
     if not child:
         left = len(found)
-        run(place_of(path, {}).write(b"new" * 1000, overwrite=overwrite))
+        run(locate(path, {}).write(b"new" * 1000, overwrite=overwrite))
         os._exit(0)
     killed = os.waitpid(child, 0)[1] != 0
     found.append(path.read_bytes().decode() if path.exists() else "")

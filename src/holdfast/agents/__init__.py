@@ -1,14 +1,13 @@
-"""Agents that survive: they are saved as they work, and come back as they were, whatever happened in between.
+"""Durable agents: they are saved as they work, and restored as they were, whatever happened in between.
 
-The packages, each importing only those before it: `definition` (what an author declares), `storage` (records and
-lines in the store), `runtime` (saving a live agent), `transfer` (handing over to another agent), `recovery` (after a
-crash), `api` (what programs use) and `snapshots` (an agent in one file). All that is public can be imported from here.
+The packages, each importing only those before it: `definition` (classes of agents), `storage` (records and lines in the
+store), `runtime` (saving a live agent), `transfer` (handing over to another agent), `recovery` (after a crash), `api`
+(the API for programs) and `snapshots` (an agent in one file). All public names can be imported from here.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.agents.api.agent import AgentOperations as AgentOperations
     from holdfast.agents.api.agent import AsyncPersistentAgent as AsyncPersistentAgent
     from holdfast.agents.api.agent import PersistentAgent as PersistentAgent
     from holdfast.agents.api.agents import Agents as Agents
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.agents.api.conversation import Conversation as Conversation
     from holdfast.agents.api.conversation import MessageMatch as MessageMatch
     from holdfast.agents.api.handle import AgentHandle as AgentHandle
+    from holdfast.agents.api.handle import AgentOperations as AgentOperations
     from holdfast.agents.api.handle import AsyncAgentHandle as AsyncAgentHandle
     from holdfast.agents.api.tools import AsyncTools as AsyncTools
     from holdfast.agents.api.tools import Tool as Tool
@@ -52,93 +52,93 @@ if TYPE_CHECKING:
     from holdfast.agents.transfer.offer import Offer as Offer
     from holdfast.agents.transfer.offer import Transfer as Transfer
 
-_AGENT = ("AgentOperations", "AsyncPersistentAgent", "PersistentAgent")
+_AGENT = ("AsyncPersistentAgent", "PersistentAgent")
 _AGENTS = ("Agents", "AgentsOperations", "AsyncAgents")
-_AUTOSAVING = ("Autosave",)
-_BUILDING = ("AgentBuilder", "persistent")
+_AUTOSAVE = ("Autosave",)
+_BUILDER = ("AgentBuilder", "persistent")
 _CONVERSATION = ("AsyncConversation", "Conversation", "MessageMatch")
-_KEPT = ("AsyncAgentHandle", "AgentHandle")
+_HANDLE = ("AgentHandle", "AgentOperations", "AsyncAgentHandle")
 _LISTING = ("AgentInfo", "AgentStep")
-_MACHINE = ("Machine", "Transition")
+_STATE_MACHINE = ("Machine", "Transition")
 _METRICS = ("AgentMetrics", "StoreMetrics")
-_PICTURE = ("dot", "mermaid")
+_DIAGRAM = ("dot", "mermaid")
 _RECORD = ("AgentRecord", "PendingChange", "Status")
-_RECOVERY = ("Recovery",)
-_REPLAY = ("TransitionCheck", "check_transitions")
-_SETTINGS = ("Policies", "AgentOptions")
-_SPECS = ("AgentRegistry", "Persistent", "Spec", "registry")
+_RECOVERY_REPORT = ("Recovery",)
+_TRANSITION_CHECK = ("TransitionCheck", "check_transitions")
+_OPTIONS = ("Policies", "AgentOptions")
+_SPEC = ("AgentRegistry", "Persistent", "Spec", "registry")
 _TOOLS = ("AsyncTools", "Tool", "Tools")
-_TRANSFER = ("Offer", "Transfer")
-_TRANSITIONS = ("TransitionRecord", "TransitionCounts", "counts")
+_OFFER = ("Offer", "Transfer")
+_TRANSITION_LOG = ("TransitionRecord", "TransitionCounts", "counts")
 _WORKFLOW = ("Workflow",)
 
 __all__ = [  # noqa: PLE0604 - strings all of them
     *_AGENT,
     *_AGENTS,
-    *_AUTOSAVING,
-    *_BUILDING,
+    *_AUTOSAVE,
+    *_BUILDER,
     *_CONVERSATION,
-    *_KEPT,
+    *_HANDLE,
     *_LISTING,
-    *_MACHINE,
+    *_STATE_MACHINE,
     *_METRICS,
-    *_PICTURE,
+    *_DIAGRAM,
     *_RECORD,
-    *_RECOVERY,
-    *_REPLAY,
-    *_SETTINGS,
-    *_SPECS,
+    *_RECOVERY_REPORT,
+    *_TRANSITION_CHECK,
+    *_OPTIONS,
+    *_SPEC,
     *_TOOLS,
-    *_TRANSFER,
-    *_TRANSITIONS,
+    *_OFFER,
+    *_TRANSITION_LOG,
     *_WORKFLOW,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use, so that whoever only looks at a store starts as soon as before.
-    found: Any = None
+    # Imported on first use, so that a program without agents starts as fast.
+    module: Any = None
     if name in _AGENT:
-        from holdfast.agents.api import agent as found
+        from holdfast.agents.api import agent as module
     elif name in _AGENTS:
-        from holdfast.agents.api import agents as found
-    elif name in _AUTOSAVING:
-        from holdfast.agents.definition import autosave as found
-    elif name in _BUILDING:
-        from holdfast.agents.definition import builder as found
+        from holdfast.agents.api import agents as module
+    elif name in _AUTOSAVE:
+        from holdfast.agents.definition import autosave as module
+    elif name in _BUILDER:
+        from holdfast.agents.definition import builder as module
     elif name in _CONVERSATION:
-        from holdfast.agents.api import conversation as found
-    elif name in _KEPT:
-        from holdfast.agents.api import handle as found
+        from holdfast.agents.api import conversation as module
+    elif name in _HANDLE:
+        from holdfast.agents.api import handle as module
     elif name in _LISTING:
-        from holdfast.agents.storage import listing as found
-    elif name in _MACHINE:
-        from holdfast.agents.definition import state_machine as found
+        from holdfast.agents.storage import listing as module
+    elif name in _STATE_MACHINE:
+        from holdfast.agents.definition import state_machine as module
     elif name in _METRICS:
-        from holdfast.agents.runtime import metrics as found
-    elif name in _PICTURE:
-        from holdfast.agents.storage import diagram as found
+        from holdfast.agents.runtime import metrics as module
+    elif name in _DIAGRAM:
+        from holdfast.agents.storage import diagram as module
     elif name in _RECORD:
-        from holdfast.agents.storage import record as found
-    elif name in _RECOVERY:
-        from holdfast.agents.runtime import recovery_report as found
-    elif name in _REPLAY:
-        from holdfast.agents.storage import transition_check as found
-    elif name in _SETTINGS:
-        from holdfast.agents.definition import options as found
-    elif name in _SPECS:
-        from holdfast.agents.definition import spec as found
+        from holdfast.agents.storage import record as module
+    elif name in _RECOVERY_REPORT:
+        from holdfast.agents.runtime import recovery_report as module
+    elif name in _TRANSITION_CHECK:
+        from holdfast.agents.storage import transition_check as module
+    elif name in _OPTIONS:
+        from holdfast.agents.definition import options as module
+    elif name in _SPEC:
+        from holdfast.agents.definition import spec as module
     elif name in _TOOLS:
-        from holdfast.agents.api import tools as found
-    elif name in _TRANSFER:
-        from holdfast.agents.transfer import offer as found
-    elif name in _TRANSITIONS:
-        from holdfast.agents.storage import transition_log as found
+        from holdfast.agents.api import tools as module
+    elif name in _OFFER:
+        from holdfast.agents.transfer import offer as module
+    elif name in _TRANSITION_LOG:
+        from holdfast.agents.storage import transition_log as module
     elif name in _WORKFLOW:
-        from holdfast.agents.api import workflow as found
-    if found is None:
+        from holdfast.agents.api import workflow as module
+    if module is None:
         raise AttributeError(f"module 'holdfast.agents' has no attribute {name!r}")
-    return getattr(found, name)
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

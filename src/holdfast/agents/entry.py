@@ -1,4 +1,4 @@
-"""How programs get at the agents of a store: `store.agents`."""
+"""The entry point to the agents of a store: `store.agents`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _agents(owner: ScopedOperations) -> Agents:
-    """The agents of a store: saved, loaded, brought back to life, listed. See `holdfast.agents`."""
+    """The agents of a store. See `holdfast.agents`."""
     from holdfast.agents.api.agents import Agents
 
     return Agents(owner._handle)
@@ -24,4 +24,4 @@ def _async_agents(owner: ScopedOperations) -> AsyncAgents:
 
 
 AGENTS = sync_or_async_property(_agents, _async_agents)
-"""`store.agents`, of a `Store` and of what `store.as_identity(…)` returns."""
+"""The property `agents` of a `Store`, and of the result of `store.as_identity(…)`."""

@@ -1,1 +1,1 @@
-"""Agents as programs meet them."""
+"""The API of agents for programs."""

@@ -1,4 +1,4 @@
-"""The conversation of an agent, as programs meet it: `agent.conversation`."""
+"""The conversation of an agent: `agent.conversation`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
-from holdfast.agents.definition.callbacks import called
+from holdfast.agents.definition.callbacks import invoke
 from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, run, sync_and_async
@@ -15,23 +15,23 @@ from holdfast.errors import HoldfastError, InvalidError
 
 
 class MessageMatch(NamedTuple):
-    """A message that was searched for, and its place."""
+    """A message that matches a search, and its index."""
 
     place: int
     message: Any
 
 
 class ConversationOperations:
-    """What can be done with a conversation. `Conversation` and `AsyncConversation` have these as methods.
+    """Operations on a conversation. `Conversation` and `AsyncConversation` have these as methods.
 
-    Messages are dicts with a role and a content, strings, LangChain messages, or whatever else can be saved. What was
-    added is not changed any more; add something new instead. What is added is saved with the agent, at a cost that does
-    not depend on how much is there already; what is there is read from the store when it is asked for.
+    Messages are dicts with a role and a content, strings, LangChain messages, or anything else that can be saved. Do
+    not change a message after it was added; add a new one instead. Added messages are saved with the agent, at a cost
+    that does not depend on the number of earlier ones; stored messages are read when they are requested.
     """
 
-    def __init__(self, messages: MessageBuffer, keeper: AgentPersister | None = None) -> None:
+    def __init__(self, messages: MessageBuffer, persister: AgentPersister | None = None) -> None:
         self._messages = messages
-        self._keeper = keeper
+        self._persister = persister
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -41,11 +41,11 @@ class ConversationOperations:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the messages have: counted when they are added, by the agent's `count_tokens(message)` if it
-        has one, or else estimated from the length of their text."""
+        """The number of tokens of the messages: counted when they are added, by the agent's `count_tokens(message)` if
+        it has one, or else estimated from the length of their text."""
         return self._messages.tokens
 
-    # Adding ---------------------------------------------------------------------------------------------------
+    # Additions ------------------------------------------------------------------------------------------------
 
     def append(self, message: Any) -> None:
         """Add a message. It is saved with the agent."""
@@ -57,82 +57,83 @@ class ConversationOperations:
 
     @sync_and_async
     async def say(self, message: Any) -> int:
-        """Add a message; where the agent is saved at every change, it is safe when this returns. Returns its place."""
+        """Add a message, and return its index. With `write_through`, it is saved when this returns."""
         self._messages.extend((message,))
-        place = len(self._messages) - 1
-        if self._keeper is not None:
-            await self._keeper.written()
-        return place
+        index = len(self._messages) - 1
+        if self._persister is not None:
+            await self._persister.write_through()
+        return index
 
-    # Rewriting ------------------------------------------------------------------------------------------------
+    # Replacements ---------------------------------------------------------------------------------------------
 
     def replace(self, messages: Iterable[Any]) -> None:
-        """Have other messages in place of all there are. Older versions of the agent keep those."""
+        """Replace all messages. Older versions of the agent retain them."""
         self._messages.replace(messages)
 
     def clear(self) -> None:
-        """Have no messages any more. Older versions of the agent keep them."""
+        """Remove all messages. Older versions of the agent retain them."""
         self._messages.replace(())
 
     @sync_and_async
     async def summarize(
         self, summary: Any | Callable[[list[Any]], Any], *, keep_last: int = 0, system: bool = True
     ) -> int:
-        """Replace messages by a summary of them, as one step of the agent; returns how many it replaced.
+        """Replace messages by a summary, as one step of the agent. Returns the number of replaced messages.
 
-        The last `keep_last` messages stay, and the first if it is the system's, unless `system` is False. The summary
-        is a message, a text (it becomes a message of the system), or a function that is given the messages and returns
-        one or the other. The messages that it replaces are still in the agent's history:
+        The last `keep_last` messages stay, and so does a first message with the role `system`, unless `system` is
+        False. The summary is a message, a text (which becomes a system message), or a function of the messages that
+        returns one or the other. The replaced messages stay in the agent's history:
         `store.agents.messages(id, version=…)`.
         """
         messages, keep = self._messages, validation.count(keep_last, "keep_last")
         end = max(0, len(messages) - keep)
-        first = 1 if system and end and role_of((await messages.slice(0, 1, keep=False))[0]) == "system" else 0
+        first = 1 if system and end and role_of((await messages.slice(0, 1, cache=False))[0]) == "system" else 0
         if end <= first:
             return 0
-        made = summary
+        message = summary
         if callable(summary):
-            made = await called(summary, await messages.slice(first, end, keep=False))
-        if isinstance(made, str):
-            made = {"role": "system", "content": made}
-        await messages.shorten([made], first, end)
-        if self._keeper is not None:
+            message = await invoke(summary, await messages.slice(first, end, cache=False))
+        if isinstance(message, str):
+            message = {"role": "system", "content": message}
+        await messages.summarize([message], first, end)
+        persister = self._persister
+        if persister is not None:
             detail = {"replaced": end - first, "kept": keep}
             try:
-                await self._keeper.commit("conversation.summary", [self._keeper.event("agent", "summarize", detail)])
+                await persister.commit("conversation.summary", [persister.event("agent", "summarize", detail)])
             except HoldfastError:
-                if self._keeper.watch is not None:
-                    self._keeper.watch.changed(1)  # it is still to be saved
+                if persister.tracker is not None:
+                    persister.tracker.add_changes(1)  # it is still to be saved
                 raise
         return end - first
 
-    # Reading --------------------------------------------------------------------------------------------------
+    # Reads ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def get(self, index: int) -> Any:
-        """The message at a place; from the end, if it is negative. `IndexError` if there is none."""
+        """Return the message at an index, which counts from the end if it is negative. Raises `IndexError`."""
         return await self._get(index)
 
     async def _get(self, index: int) -> Any:
         count = len(self._messages)
-        place = index + count if index < 0 else index
-        if not 0 <= place < count:
+        start = index + count if index < 0 else index
+        if not 0 <= start < count:
             raise IndexError(f"the conversation has {count} messages, and none at {index}")
-        return (await self._messages.slice(place, place + 1))[0]
+        return (await self._messages.slice(start, start + 1))[0]
 
     @sync_and_async
     async def slice(self, start: int | None = None, stop: int | None = None) -> list[Any]:
-        """Messages, as `list[start:stop]` gives them."""
+        """Return messages as `list[start:stop]` does."""
         return await self._messages.slice(start, stop)
 
     @sync_and_async
     async def all(self) -> list[Any]:
-        """All messages: read, if they are not at hand."""
+        """Return all messages."""
         return await self._messages.slice(None, None)
 
     @sync_and_async
     async def last(self, count: int = 1) -> list[Any]:
-        """The last messages, at most so many."""
+        """Return the last `count` messages, or all if there are fewer."""
         number = validation.count(count, "count")
         return await self._messages.slice(-number, None) if number else []
 
@@ -140,31 +141,31 @@ class ConversationOperations:
     async def window(
         self, *, max_tokens: int | None = None, max_messages: int | None = None, system: bool = True
     ) -> list[Any]:
-        """As many of the last messages as there is room for: what is given to a model.
+        """Return as many of the last messages as fit the limits, for a model.
 
-        The first message is among them if it is the system's, unless `system` is False, and takes of the room. No more
-        is read than is returned, and a page.
+        A first message with the role `system` is included and counts towards the limits, unless `system` is False. At
+        most one page more is read than is returned.
         """
         messages = self._messages
-        room = _room(max_tokens, "max_tokens")
-        places = _room(max_messages, "max_messages")
+        tokens_left = _limit(max_tokens, "max_tokens")
+        messages_left = _limit(max_messages, "max_messages")
         count, lead = len(messages), []
-        if system and count and places:
-            (first,) = await messages.slice(0, 1, keep=False)
-            if role_of(first) == "system" and messages.counter(first) <= room:
+        if system and count and messages_left:
+            (first,) = await messages.slice(0, 1, cache=False)
+            if role_of(first) == "system" and messages.counter(first) <= tokens_left:
                 lead = [first]
-                room, places = room - messages.counter(first), places - 1
-        found: list[Any] = []
+                tokens_left, messages_left = tokens_left - messages.counter(first), messages_left - 1
+        window: list[Any] = []
         end = count
-        while end > len(lead) and len(found) < places:
-            start = max(len(lead), end - min(_PAGE, int(min(places - len(found), count))))
+        while end > len(lead) and len(window) < messages_left:
+            start = max(len(lead), end - min(_PAGE, int(min(messages_left - len(window), count))))
             for message in reversed((await messages.slice(start, count))[: end - start]):
-                room -= messages.counter(message)
-                if room < 0:
-                    return [*lead, *reversed(found)]
-                found.append(message)
+                tokens_left -= messages.counter(message)
+                if tokens_left < 0:
+                    return [*lead, *reversed(window)]
+                window.append(message)
             end = start
-        return [*lead, *reversed(found)]
+        return [*lead, *reversed(window)]
 
     @sync_and_async
     async def search(
@@ -175,31 +176,31 @@ class ConversationOperations:
         limit: int | None = None,
         reverse: bool = False,
     ) -> list[MessageMatch]:
-        """Messages that say something: a text, in capitals or not, or what an expression matches; of a role (`user`,
-        `assistant`, `system`, `tool`), if one is given. In their order, or the last first."""
-        wanted, matches = _room(limit, "limit"), matcher(text)
-        found: list[MessageMatch] = []
+        """Find messages that contain a text, ignoring case, or match an expression; optionally of one role (`user`,
+        `assistant`, `system`, `tool`). They are in their order, or the last first."""
+        most, contains = _limit(limit, "limit"), matcher(text)
+        matches: list[MessageMatch] = []
         async for start, page in self._messages.pages(reverse=reverse):
-            places = list(enumerate(page, start))
-            for index, message in reversed(places) if reverse else places:
-                if (role is None or role_of(message) == role) and matches(text_of(message)):
-                    if len(found) >= wanted:
-                        return found
-                    found.append(MessageMatch(index, message))
-        return found
+            numbered = list(enumerate(page, start))
+            for index, message in reversed(numbered) if reverse else numbered:
+                if (role is None or role_of(message) == role) and contains(text_of(message)):
+                    if len(matches) >= most:
+                        return matches
+                    matches.append(MessageMatch(index, message))
+        return matches
 
 
 _PAGE = 64
 
 
-def _room(limit: int | None, name: str) -> float:
+def _limit(limit: int | None, name: str) -> float:
     return float("inf") if limit is None else validation.count(limit, name)
 
 
 class Conversation(SyncApi, ConversationOperations):
     """The messages of an agent: `agent.conversation.append({"role": "user", "content": "Hello"})`.
 
-    It is a sequence: `len`, indexing, slices and iteration; what of it is not at hand is read.
+    It is a sequence: `len`, indexing, slices and iteration. Stored messages are read as needed.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -218,11 +219,11 @@ class Conversation(SyncApi, ConversationOperations):
 
 
 class AsyncConversation(AsyncApi, ConversationOperations):
-    """The same for asyncio: what may have to be read is awaited, and iterated by `async for`."""
+    """The asyncio form of `Conversation`: reads are awaited, and iteration is by `async for`."""
 
     def __getitem__(self, index: Any) -> Any:
         raise InvalidError(
-            "messages may have to be read, which is awaited here",
+            "messages may have to be read, which has to be awaited",
             hint="Use await conversation.get(index), slice(start, stop) or last(count)",
         )
 

@@ -1,58 +1,308 @@
-"""What a plain object is worked with once it is kept: an object that inherits nothing of ours has no such methods."""
+"""Operations on an attached agent, and the handle of an object that does not inherit them."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
-from holdfast.agents.api.agent import AgentOperations
-from holdfast.agents.api.context import AsyncChangeContext, ChangeContext
+from holdfast.agents.api.conversation import AsyncConversation, Conversation
+from holdfast.agents.api.tools import AsyncTools, Tools
+from holdfast.agents.api.workflow import Workflow
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
+from holdfast.agents.definition.state_machine import OnIncomplete
+from holdfast.agents.recovery.fallback import reload
+from holdfast.agents.recovery.rollback import roll_back_live
+from holdfast.agents.recovery.startup import recover, resume, start
+from holdfast.agents.runtime.autosave import metrics_of
 from holdfast.agents.runtime.data import AgentData
+from holdfast.agents.runtime.dirty_tracker import ChangeBlock
+from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import RestoreAgent
+from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
+from holdfast.agents.storage.listing import read_summary
+from holdfast.agents.storage.record import Status
+from holdfast.agents.transfer.offer import Transfer
+from holdfast.agents.transfer.transfer import resolve_receiver, transfer
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.errors import InvalidError
+from holdfast.state.api import sync_or_async_property
 
 T = TypeVar("T")
 
 
+class AgentOperations:
+    """The operations on an attached agent."""
+
+    _persister: AgentPersister | None = None
+    _restore_other: RestoreAgent
+    """Restores the other agent of a transfer."""
+
+    @property
+    def keeper(self) -> AgentPersister:
+        """The persister of the agent. Raises `InvalidError` if the agent is not attached to a store."""
+        if self._persister is None:
+            raise InvalidError("the agent is not attached to a store", hint='Call attach(store, "id") first')
+        return self._persister
+
+    @property
+    def id(self) -> str:
+        """The id of the agent."""
+        return self.keeper.line.id
+
+    @property
+    def version(self) -> int:
+        """The number of steps; 0 if the agent was never saved."""
+        return self.keeper.version
+
+    @property
+    def status(self) -> Status:
+        """The status of the agent in its lifecycle."""
+        return self._data.status
+
+    @property
+    def state(self) -> str:
+        """The state of the agent's machine."""
+        return self._data.state
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The configuration that the agent was created with."""
+        return self._data.configuration
+
+    def _conversation(self) -> Conversation:
+        """The agent's messages."""
+        return Conversation(self._data.conversation, self._persister)
+
+    def _async_conversation(self) -> AsyncConversation:
+        return AsyncConversation(self._data.conversation, self._persister)
+
+    conversation = sync_or_async_property(_conversation, _async_conversation)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The agent's knowledge of its work."""
+        return self._data.context
+
+    def _tools(self) -> Tools:
+        """The agent's tools: their permissions, and statistics of their use."""
+        return Tools(self._data, self._persister)
+
+    def _async_tools(self) -> AsyncTools:
+        return AsyncTools(self._data, self._persister)
+
+    tools = sync_or_async_property(_tools, _async_tools)
+
+    @property
+    def workflow(self) -> Workflow:
+        """The progress of the agent's work."""
+        return Workflow(self._data, self._persister)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Other data that is stored with the agent, and shown in lists."""
+        return self._data.metadata
+
+    @property
+    def _data(self) -> AgentData:
+        return self.keeper.data
+
+    def changing(self) -> ChangeBlock:
+        """Make changes that belong together: `with agent.changing():`. No background save sees half of them, and they
+        count as one change. Use `async with` for agents of an `AsyncStore` with `write_through`, which are saved at
+        the end of the block."""
+        return ChangeBlock(self.keeper)
+
+    def changed(self, count: int = 1) -> None:
+        """Report a change that is not detected otherwise, such as of an attribute, so that it is saved automatically in
+        time. With `Autosave(write_through=True)` and a `Store`, it is saved when this returns."""
+        self.keeper.mark_changed(count)
+
+    @sync_and_async
+    async def flush(self) -> int:
+        """Save all changes made so far; without any, there is no step. Returns the version."""
+        await self.keeper.save(if_changed=True)
+        return self.keeper.version
+
+    @property
+    def metrics(self) -> AgentMetrics:
+        """Metrics of the agent's saves."""
+        return metrics_of(self.keeper)
+
+    @property
+    def autosave_error(self) -> BaseException | None:
+        """The error of the last save, if that failed."""
+        return self.keeper.error
+
+    @sync_and_async
+    async def save(self) -> int:
+        """Save the agent, and return its version."""
+        await self.keeper.save()
+        return self.keeper.version
+
+    @sync_and_async
+    async def reload(self) -> None:
+        """Load the newest saved state, usually another process's. Unsaved changes are lost."""
+        async with self.keeper.save_lock.acquire():
+            if await reload(self.keeper) is None:
+                raise self.keeper.line.not_found_error()
+
+    @sync_and_async
+    async def transition(self, trigger: str, data: Any = None) -> str:
+        """Take a transition of the machine, and return the state that it led to."""
+        return await self.keeper.lifecycle.transition(trigger, data)
+
+    @sync_and_async
+    async def start(self) -> None:
+        """Start the agent, from its newest saved state if there is one. What is half-done is resolved first: see
+        `recoveries`."""
+        await start(self.keeper, self._restore_other)
+
+    @sync_and_async
+    async def pause(self) -> None:
+        """Pause the agent, and save it."""
+        await self.keeper.lifecycle.pause()
+
+    @sync_and_async
+    async def resume(self) -> None:
+        """Resume the agent where it was paused; also in another process."""
+        await resume(self.keeper, self._restore_other)
+
+    @sync_and_async
+    async def stop(self) -> None:
+        """Stop the agent, and save it."""
+        await self.keeper.lifecycle.stop()
+
+    @sync_and_async
+    async def fail(self, error: BaseException | str) -> None:
+        """Record that the agent failed."""
+        await self.keeper.lifecycle.fail(error)
+
+    @sync_and_async
+    async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
+        """Resolve what was interrupted: as `how` says, or by `on_incomplete`. For a transition or a change of status,
+        unsaved changes since it began are lost: its action was not finished. Otherwise, nothing is lost."""
+        return await recover(self.keeper, self._restore_other, how)
+
+    @sync_and_async
+    async def rollback(self, to: str | int) -> int:
+        """Roll the agent back to an earlier version, to a checkpoint, or to when it was last in a state of its machine,
+        by a new step. Returns the version. Unsaved changes are lost."""
+        await roll_back_live(self.keeper, to)
+        return self.keeper.version
+
+    @sync_and_async
+    async def transfer(
+        self, to: Any, *, context: Mapping[str, Any] | None = None, reason: str = "", accept: bool = False
+    ) -> Transfer:
+        """Hand the conversation and the context over to another agent: a live one, or the one with an id.
+
+        The messages follow those of the receiver. Entries of its context with the same name are replaced; those of
+        `context` are added to the giver's. Either agent may refuse: the receiver by its method `accepts(offer)`, the
+        giver by `offers(offer)`, with an error or with a false result other than None. That raises `DeniedError`, code
+        `transfer-refused`, and nothing changes. With `accept`, the receiver is not asked. Its `on_receive(offer)` is
+        called in the end.
+        """
+        receiver = resolve_receiver(to)
+        return await transfer(self.keeper, receiver, self._restore_other, context=context, reason=reason, accept=accept)
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What was found half-done at starts, and how it was resolved."""
+        return list(self.keeper.lifecycle.recoveries)
+
+    async def _enter_context(self) -> None:
+        line = self.keeper.line
+        await line.allow("read")
+        newest = await line.newest()
+        is_paused = newest is not None and read_summary(newest).get("status") == "paused"
+        await (resume if is_paused else start)(self.keeper, self._restore_other)
+
+    async def _exit_context(self, error: BaseException | None) -> None:
+        lifecycle = self.keeper.lifecycle
+        if error is None:
+            if self.keeper.data.status == "running":
+                await lifecycle.stop()
+            return
+        try:
+            await lifecycle.fail(error)
+        except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
+            error.add_note(f"That {lifecycle.where} failed could not be recorded: {type(other).__name__}: {other}")
+
+
+class AgentContext(AgentOperations):
+    """Runs an agent of a `Store` for the length of a `with` block."""
+
+    def __enter__(self) -> Self:
+        """Start the agent, or resume it if it is paused."""
+        run(self._enter_context())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop the agent, if it still runs; or record that it failed, with the error that ends the block."""
+        run(self._exit_context(error))
+
+
+class AsyncAgentContext(AgentOperations):
+    """Runs an agent of an `AsyncStore` for the length of an `async with` block."""
+
+    async def __aenter__(self) -> Self:
+        """Start the agent, or resume it if it is paused."""
+        await arun(self._enter_context())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Stop the agent, if it still runs; or record that it failed, with the error that ends the block."""
+        await arun(self._exit_context(error))
+
+
 class AgentHandleOperations(AgentOperations, Generic[T]):
-    """A plain object that is kept, and what can be done with it."""
+    """An attached plain object, and the operations on it."""
 
     def __init__(
-        self, line: AgentLine, agent: T, spec: Spec, configuration: dict[str, Any], settings: AgentOptions
+        self,
+        line: AgentLine,
+        agent: T,
+        spec: Spec,
+        configuration: dict[str, Any],
+        settings: AgentOptions,
+        restore: RestoreAgent,
     ) -> None:
         data = AgentData(configuration, state=spec.machine.initial if spec.machine is not None else "")
-        self._keeper = AgentPersister(line, agent, spec, data, settings)
-        self._keeper.autosave(sync=isinstance(self, SyncApi))
+        self._persister = AgentPersister(line, agent, spec, data, settings)
+        self._persister.autosave(sync=isinstance(self, SyncApi))
+        self._restore_other = restore
 
     @property
     def agent(self) -> T:
         """The object itself."""
-        found: T = self.keeper.agent
-        return found
+        agent: T = self.keeper.agent
+        return agent
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}: {self.agent!r}>"
 
     def announce(self) -> None:
-        """Have the object know what it is kept by, where it has an `on_attach`: it gets at its conversation, its
-        context and so on through that."""
+        """Pass the handle to the object's `on_attach`, if it has one, for access to its conversation, context, etc."""
         hook = self.keeper.method("on_attach")
         if hook is not None and hook(self) is not None:
             raise InvalidError("on_attach is a plain function that returns nothing", where=self.keeper.where)
 
 
-class AgentHandle(SyncApi, ChangeContext, AgentHandleOperations[T]):
-    """A plain object that is kept in a `Store`::
+class AgentHandle(SyncApi, AgentContext, AgentHandleOperations[T]):
+    """A plain object that is attached to a `Store`::
 
-    kept = store.agents.attach(Plain(), "plain-1")
-    kept.start()
-    kept.agent.work()
-    kept.stop()
+    handle = store.agents.attach(Plain(), "plain-1")
+    handle.start()
+    handle.agent.work()
+    handle.stop()
     """
 
 
-class AsyncAgentHandle(AsyncApi, AsyncChangeContext, AgentHandleOperations[T]):
-    """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""
+class AsyncAgentHandle(AsyncApi, AsyncAgentContext, AgentHandleOperations[T]):
+    """The asyncio form of `AgentHandle`: operations are awaited, and hooks and actions may be coroutine functions."""

@@ -1,1 +1,1 @@
-"""What an author says of agents: their classes, their fields, their machine, how they are kept. It knows no store."""
+"""Definitions of agents by their authors: classes, fields, state machines, options. Nothing here uses a store."""

@@ -1,4 +1,4 @@
-"""Agents without inheritance: a decorator for classes, and a builder for classes and functions that make agents."""
+"""Agents without inheritance: a decorator for classes, and a builder for classes and factory functions."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def persistent(
     configuration: Iterable[str] | None = None,
     **policies: Unpack[Policies],
 ) -> Callable[[C], C]:
-    """Have the objects of a class be kept as agents. The class is returned as it is: nothing is added to it::
+    """Register a class whose objects are stored as agents. The class itself is not changed::
 
         @persistent(name="greeter", fields=["greeted"])
         class Greeter: ...
 
-        kept = store.agents.create(Greeter, "greeter-1", greeting="Hello")
+        handle = store.agents.create(Greeter, "greeter-1", greeting="Hello")
 
-    Without `fields`, they are those of a dataclass, of attrs or of pydantic, its slots, or what it declares by
-    annotations. `configuration` are the attributes that an object is made with again: without it, those that its
-    constructor has parameters for, and that are no fields with a default.
+    The default `fields` are those of a dataclass, of attrs or of pydantic, its slots, or its annotated attributes.
+    `configuration` names the attributes that are passed to the constructor when an object is restored: by default,
+    those that the constructor has parameters for, except fields with a default.
     """
 
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
             raise InvalidError(
-                "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder takes functions, too"
+                "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder accepts functions, too"
             )
         builder = AgentBuilder(name or cls.__name__).schema(schema).policies(**policies)
         if fields is not None:
@@ -56,7 +56,7 @@ def persistent(
 
 
 class AgentBuilder:
-    """Declares a class of agents step by step::
+    """Defines a class of agents step by step::
 
     greeter = (
         AgentBuilder("greeter")
@@ -65,91 +65,90 @@ class AgentBuilder:
         .on_start(lambda agent: agent.warm_up())
         .build(Greeter)
     )
-    kept = store.agents.create(greeter, "greeter-1", greeting="Hello")
+    handle = store.agents.create(greeter, "greeter-1", greeting="Hello")
     """
 
     def __init__(self, name: str) -> None:
-        self._spec = Spec(name, _nothing)
+        self._spec = Spec(name, _no_factory)
         self._fields: dict[str, Any] | None = None
 
     def fields(self, *names: str, **defaults: Any) -> Self:
-        """What is kept of an agent: attributes by name, some with the value that they have where nothing was saved."""
+        """Store these attributes of an agent, some with a default for agents that have no saved value."""
         self._fields = {**(self._fields or {}), **dict.fromkeys(names, MISSING), **defaults}
         return self
 
     def configuration(self, *names: str) -> Self:
-        """The attributes that an agent is made with again, as keyword arguments."""
+        """Pass these attributes as keyword arguments when an agent is restored."""
         self._spec = replace(self._spec, configuration=(*(self._spec.configuration or ()), *names))
         return self
 
     def machine(self, machine: Machine) -> Self:
-        """The machine of its states."""
+        """Give agents a state machine."""
         self._spec = replace(self._spec, machine=machine)
         return self
 
     def schema(self, schema: str) -> Self:
-        """The version of the form of its fields."""
+        """Set the version of the schema of the fields."""
         self._spec = replace(self._spec, schema=str(schema))
         return self
 
     def policies(self, **policies: Unpack[Policies]) -> Self:
-        """How agents of the class are kept, where nothing else is said for one: `on_conflict`, `on_corrupt`,
-        `on_incomplete`, `autosave`."""
+        """Set the default options of agents of the class: `on_conflict`, `on_corrupt`, `on_incomplete`, `autosave`."""
         self._spec = replace(self._spec, settings=self._spec.settings.changed(policies))
         return self
 
     def persist(self, function: Callable[[Any], Mapping[str, Any]]) -> Self:
-        """What returns the fields of an agent, in place of its attributes."""
+        """Get the fields of an agent from a function, instead of its attributes."""
         return self._function("persist", function)
 
     def restore(self, function: Callable[[Any, Mapping[str, Any]], Any]) -> Self:
-        """What has an agent take on fields: the counterpart of `persist`."""
+        """Give an agent its saved fields by a function: the counterpart of `persist`."""
         return self._function("restore", function)
 
     def validate(self, function: Callable[[Any, Mapping[str, Any]], Any]) -> Self:
-        """What raises something against an agent and its fields."""
+        """Check an agent and its fields by a function that raises an error for invalid ones."""
         return self._function("validate", function)
 
     def upgrade(self, function: Callable[[dict[str, Any], str], Mapping[str, Any]]) -> Self:
-        """What brings fields of an older schema to the form of this one; it is given them, and that schema."""
+        """Convert fields of an older schema by a function of the fields and that schema."""
         return self._function("upgrade", function)
 
     def handle_recovery(self, function: Callable[[Any, Any], Any]) -> Self:
-        """What is told of an agent that did not end as it should."""
+        """Call a function with the agent and the `Recovery`, if the agent did not end properly."""
         return self._function("handle_recovery", function)
 
     def on_attach(self, function: Callable[[Any, Any], Any]) -> Self:
-        """What is given an agent and the `AgentHandle` that it is worked with."""
+        """Call a function with the agent and its `AgentHandle`, when the agent is attached."""
         return self._function("on_attach", function)
 
     def on_start(self, function: Callable[[Any], Any]) -> Self:
-        """What is called at a start."""
+        """Call a function at each start."""
         return self._function("on_start", function)
 
     def on_pause(self, function: Callable[[Any], Any]) -> Self:
-        """What is called at a pause."""
+        """Call a function at each pause."""
         return self._function("on_pause", function)
 
     def on_resume(self, function: Callable[[Any], Any]) -> Self:
-        """What is called when it goes on."""
+        """Call a function when the agent resumes."""
         return self._function("on_resume", function)
 
     def on_stop(self, function: Callable[[Any], Any]) -> Self:
-        """What is called at a stop."""
+        """Call a function at each stop."""
         return self._function("on_stop", function)
 
     def on_fail(self, function: Callable[[Any, Any], Any]) -> Self:
-        """What is called, with the error, when it has failed."""
+        """Call a function with the agent and the error, when the agent has failed."""
         return self._function("on_fail", function)
 
     def build(self, make: Callable[..., Any]) -> Spec:
-        """Have the class be known: `make` is a class, or a function that makes an agent of its configuration."""
+        """Register the class: `make` is a class, or a function that creates an agent from its configuration."""
         fields = self._fields
         if fields is None and not isinstance(make, type) and "persist" not in self._spec.functions:
             raise InvalidError(
-                "of what a function makes, the fields are not known",
+                "the fields of agents that a function creates are not known",
                 where=f"AgentBuilder({self._spec.name!r})",
-                hint="Name them with fields(…), or say how they are got with persist(…) and restore(…)",
+                hint="Name them with fields(…), or define persist(…) and restore(…)",
             )
         if fields is None:
             fields = fields_of(make) if isinstance(make, type) else {}
@@ -162,5 +161,5 @@ class AgentBuilder:
         return self
 
 
-def _nothing() -> None:
-    """Stands for what makes agents until that is said."""
+def _no_factory() -> None:
+    """Stands in for `make` until `build` is called."""

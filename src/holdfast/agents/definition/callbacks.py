@@ -1,4 +1,4 @@
-"""Calling what an agent's author wrote: plain functions, or coroutine functions under asyncio."""
+"""Call functions of an agent's author: plain functions, or coroutine functions under asyncio."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
 
-class _Awaited(Suspension[Any]):
-    """A coroutine of the agent's own."""
-
+class _CallbackWait(Suspension[Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         self._coroutine = coroutine
         self._name = name
@@ -30,9 +28,9 @@ class _Awaited(Suspension[Any]):
         return asyncio.ensure_future(self._coroutine)
 
 
-async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function returns; awaited, if it is to be."""
-    found = function(*args, **kwargs)
-    if inspect.iscoroutine(found):
-        return await _Awaited(found, getattr(function, "__qualname__", repr(function)))
-    return found
+async def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, await its result if that is a coroutine, and return it."""
+    result = function(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        return await _CallbackWait(result, getattr(function, "__qualname__", repr(function)))
+    return result

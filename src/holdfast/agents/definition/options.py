@@ -1,4 +1,4 @@
-"""How an agent is kept: what is done about conflicts, about damage, about what was left incomplete, and by itself."""
+"""The options of an agent: on conflicts, on damage, on what was left incomplete, and for automatic saves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.errors import InvalidError
 OnCorrupt: TypeAlias = Literal["raise", "last-good"]
 
 Merge: TypeAlias = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Mapping[str, Any]]
-"""Given what both sides started from, one's own side and the other's, each as a dict of `configuration`, `fields`,
-`context`, `tools`, `workflow` and `metadata`, returns such a dict that has what both changed."""
+"""A function that merges the common base, the agent's own side and the other side, each a dict of `configuration`,
+`fields`, `context`, `tools`, `workflow` and `metadata`, and returns such a dict with the changes of both."""
 
 OnConflict: TypeAlias = Literal["refuse", "last-write", "merge"] | Merge
 
@@ -26,7 +26,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 class Policies(TypedDict, total=False):
-    """The same, as it is said for a class of agents, or for one of them."""
+    """The options of an agent as keyword arguments, for a class of agents or a single one."""
 
     on_incomplete: OnIncomplete
     on_corrupt: OnCorrupt
@@ -36,24 +36,25 @@ class Policies(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How an agent is kept."""
+    """The options of an agent."""
 
     on_incomplete: OnIncomplete = "back"
-    """What becomes of what was under way when the agent ended without a stop: it is undone, done again, or left."""
+    """How a change is resolved that was under way when the agent ended without a stop: it is undone (`back`), run again
+    and finished (`forward`), or left to the program (`manual`)."""
     on_corrupt: OnCorrupt = "raise"
-    """What becomes of an agent whose newest state is damaged: an error, or the last state that reads well."""
+    """How an agent with a damaged newest state is loaded: an error, or the last readable state."""
     on_conflict: OnConflict = "refuse"
-    """What becomes of a save that another one came before: `ConflictError`, the last one stands, or both are merged."""
+    """How a save is resolved that another one preceded: `ConflictError`, the last one wins, or both are merged."""
     autosave: Autosave | None = None
-    """When it is saved by itself."""
+    """When the agent is saved automatically; None for never."""
 
     def changed(self, policies: Mapping[str, Any]) -> AgentOptions:
-        """The same, but for what is said here. `InvalidError` for what there is not."""
+        """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
         unknown = policies.keys() - {each.name for each in fields(self)}
         if unknown:
             raise InvalidError(
-                f"there is nothing to say about an agent as {min(unknown)!r}",
-                hint=f"There are {', '.join(each.name for each in fields(self))}",
+                f"an agent has no option {min(unknown)!r}",
+                hint=f"The options are {', '.join(each.name for each in fields(self))}",
             )
         for name, choices in _CHOICES.items():
             value = policies.get(name, choices[0])

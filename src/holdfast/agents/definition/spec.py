@@ -1,4 +1,4 @@
-"""What is declared of a class of agents: its name, its fields, the version of their form, its machine."""
+"""The specification of a class of agents: its name, its fields, the version of their schema, its machine."""
 
 from __future__ import annotations
 
@@ -20,105 +20,104 @@ from holdfast.engine.model.scopes import check_key
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError, UnsupportedError
 
 _SHARED = (int, float, complex, str, bytes, bool, type(None), type, FunctionType, Enum, frozenset)
-"""Kinds of defaults that all agents can share: nobody changes them."""
-
+"""Types of defaults that all agents can share, since they are immutable."""
 
 _PLAIN = (list, dict, set)
 
 
 @runtime_checkable
 class Persistent(Protocol):
-    """What an object has that says itself what is kept of it. An agent of another class is kept by its fields."""
+    """The interface of an object that chooses what is stored of it. Of other objects, the fields are stored."""
 
     def persist(self) -> Mapping[str, Any]:
-        """The fields to save."""
+        """Return the fields to save."""
         ...
 
     def restore(self, fields: Mapping[str, Any], /) -> None:
-        """Take on fields that were saved."""
+        """Take over saved fields."""
         ...
 
     def validate(self, fields: Mapping[str, Any], /) -> None:
-        """Raise what there is to say against fields: asked before they are saved, and before they are taken on."""
+        """Raise an error for invalid fields: called before they are saved, and before they are restored."""
         ...
 
     def handle_recovery(self, recovery: Any, /) -> Any:
-        """Told at a start what had happened since the last one, if that did not end as it should."""
+        """Handle a recovery: called at a start, if the agent did not end properly before."""
         ...
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A class of agents: how they are made, and what is kept of them."""
+    """A class of agents: how they are created, and what is stored of them."""
 
     name: str
     make: Callable[..., Any]
-    """Makes a new agent, given its configuration as keyword arguments: the class, as a rule."""
+    """Creates an agent from its configuration, given as keyword arguments: usually the class."""
     schema: str = "1"
     machine: Machine | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The declared fields, with their defaults; `MISSING` for none."""
     configuration: tuple[str, ...] | None = None
-    """The attributes that an agent is made with; None for those that its constructor has parameters for."""
+    """The attributes that an agent is created with; None for those that its constructor has parameters for."""
     settings: AgentOptions = field(default_factory=AgentOptions)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """What a builder was given in place of methods, by their names; each is given the agent first."""
+    """Functions of a builder in place of methods, by their names; each is passed the agent first."""
 
     @property
     def on_incomplete(self) -> OnIncomplete:
-        """What becomes of what was left incomplete, unless something else is said for an agent."""
+        """How a change that was left incomplete is resolved, unless an agent has another option."""
         return self.settings.on_incomplete
 
     def method(self, agent: object, name: str) -> Callable[..., Any] | None:
-        """What the author wrote for an agent under a name: a function of the builder's, or a method."""
+        """Return a method of the agent, or the builder's function in place of it; None if there is neither."""
         if name in self.functions:
             return partial(self.functions[name], agent)
-        found = getattr(agent, name, None)
-        if not callable(found):
+        method = getattr(agent, name, None)
+        if not callable(method):
             return None
-        # What pydantic gives its models under such a name means something else.
+        # A method of this name that pydantic gives its models means something else.
         owner = next((kind for kind in type(agent).__mro__ if name in vars(kind)), None)
-        return None if owner is not None and owner.__module__.startswith("pydantic.") else found
+        return None if owner is not None and owner.__module__.startswith("pydantic.") else method
 
     def persist(self, agent: object) -> dict[str, Any]:
-        """The fields of an agent."""
-        own = self.method(agent, "persist")
-        if own is None:
+        """Return the fields of an agent."""
+        persist = self.method(agent, "persist")
+        if persist is None:
             return {name: getattr(agent, name) for name in self.fields if hasattr(agent, name)}
-        found = own()
-        if not isinstance(found, Mapping):
-            raise InvalidError(f"persist returns a dict of fields, not {type(found).__name__}", where=self.name)
-        return dict(found)
+        fields = persist()
+        if not isinstance(fields, Mapping):
+            raise InvalidError(f"persist returns a dict of fields, not {type(fields).__name__}", where=self.name)
+        return dict(fields)
 
     def restore(self, agent: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Have an agent take on fields. Returns those that it has no place for any more, and does not declare."""
-        own = self.method(agent, "restore")
-        if own is None:
-            take_on(agent, self.fields, fields)
+        """Give an agent its fields. Returns the ones that the agent neither declares nor persists any more."""
+        restore = self.method(agent, "restore")
+        if restore is None:
+            set_fields(agent, self.fields, fields)
         else:
-            own(fields)
-        left = {name: value for name, value in fields.items() if name not in self.fields}
-        if left:
-            kept = self.persist(agent)
-            left = {name: value for name, value in left.items() if name not in kept}
-        return left
+            restore(fields)
+        rest = {name: value for name, value in fields.items() if name not in self.fields}
+        if rest:
+            persistent = self.persist(agent)
+            rest = {name: value for name, value in rest.items() if name not in persistent}
+        return rest
 
     def made(self, configuration: Mapping[str, Any], where: str) -> Any:
-        """A new agent. `InvalidError` if it cannot be made of that configuration."""
+        """Create an agent. Raises `InvalidError` if that is impossible with this configuration."""
         try:
             return self.make(**configuration)
         except HoldfastError:
             raise
         except (TypeError, ValueError) as error:
             raise InvalidError(
-                f"{_where(self.make)} cannot be made of the configuration {sorted(configuration)}: {error}",
+                f"{_qualified_name(self.make)} cannot be created from configuration {sorted(configuration)}: {error}",
                 where=where,
-                hint="Have its constructor take these as keyword arguments, with defaults for what was added since",
+                hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
                 code="agent-invalid",
             ) from error
 
     def configured(self, agent: object) -> dict[str, Any]:
-        """What an object was made with, as far as it can be told by its attributes."""
+        """Return the configuration of an object, as far as its attributes show it."""
         names = self.configuration
         if names is None:
             names = tuple(
@@ -129,7 +128,7 @@ class Spec:
         return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
 
     def upgraded(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
-        """Fields in the form that the class has now. `UnsupportedError` if they cannot be brought to it."""
+        """Convert fields to the current schema of the class. Raises `UnsupportedError` if that is impossible."""
         if schema == self.schema:
             return dict(fields)
         upgrade = self.functions.get("upgrade") or getattr(self.make, "upgrade", None)
@@ -143,14 +142,14 @@ class Spec:
                 else "Give the class an upgrade(fields, from_schema) that returns them in the new form",
                 code="agent-schema",
             )
-        found = upgrade(dict(fields), schema)
-        if not isinstance(found, Mapping):
-            raise InvalidError(f"upgrade returns a dict of fields, not {type(found).__name__}", where=self.name)
-        return dict(found)
+        new = upgrade(dict(fields), schema)
+        if not isinstance(new, Mapping):
+            raise InvalidError(f"upgrade returns a dict of fields, not {type(new).__name__}", where=self.name)
+        return dict(new)
 
 
 def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters by which something is made that can be given by name."""
+    """Return the parameters that can be passed by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     try:
         return {name: each for name, each in inspect.signature(make).parameters.items() if each.kind in kinds}
@@ -159,7 +158,7 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _is_newer(one: str, other: str) -> bool:
-    """Whether a schema is known to come after another: where both are numbers, as in 2 or 1.10."""
+    """Whether a schema is later than another, where both are numbers, as in 2 or 1.10."""
     try:
         numbers = [tuple(map(int, each.split("."))) for each in (one, other)]
     except ValueError:
@@ -167,18 +166,18 @@ def _is_newer(one: str, other: str) -> bool:
     return numbers[0] > numbers[1]
 
 
-def declared(cls: type, stop: type = object) -> dict[str, Any]:
-    """The fields that a class and its bases below another declare by annotations, with their defaults."""
-    found: dict[str, Any] = {}
+def declared_fields(cls: type, stop: type = object) -> dict[str, Any]:
+    """Return the fields that a class and its bases up to `stop` declare by annotations, with their defaults."""
+    fields: dict[str, Any] = {}
     for kind in reversed(cls.__mro__[: cls.__mro__.index(stop)]):
         for name, annotation in _annotations(kind).items():
             if not name.startswith("_") and "ClassVar" not in str(annotation):
-                found[name] = _default(cls, name)
-    return found
+                fields[name] = _default(cls, name)
+    return fields
 
 
 def _annotations(kind: type) -> Mapping[str, Any]:
-    """The annotations of a class itself, of which only the names count: those of types need not be there."""
+    """Return the annotations of a class itself. Only their names are used: the types need not be importable."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -187,7 +186,7 @@ def _annotations(kind: type) -> Mapping[str, Any]:
 
 
 class FactoryDefault(NamedTuple):
-    """A default that is made for each agent: as `dataclasses.field(default_factory=list)` says it."""
+    """A default that is created for each agent, as `dataclasses.field(default_factory=list)` declares it."""
 
     make: Callable[[], Any]
 
@@ -195,34 +194,34 @@ class FactoryDefault(NamedTuple):
 def _default(cls: type, name: str) -> Any:
     default: Any = getattr(cls, name, MISSING)
     if inspect.isdatadescriptor(default):
-        return MISSING  # it stands for a slot
+        return MISSING  # the descriptor of a slot
     if isinstance(default, dataclasses.Field):
         value, factory = default.default, default.default_factory
-        return _made(value if factory is dataclasses.MISSING else factory, factory, dataclasses.MISSING)
-    if type(default).__name__ == "_CountingAttr":  # what attrs has in place of a field, which it need not be here
+        return _field_default(value if factory is dataclasses.MISSING else factory, factory, dataclasses.MISSING)
+    if type(default).__name__ == "_CountingAttr":  # a field of attrs, which need not be installed
         value = default._default
-        return _made(value, getattr(value, "factory", None), sys.modules["attr"].NOTHING)
+        return _field_default(value, getattr(value, "factory", None), sys.modules["attr"].NOTHING)
     return default
 
 
-def _made(value: Any, factory: Any, nothing: object) -> Any:
-    """The default that a field says of itself. It is set in any case: what stands in the class is the field."""
+def _field_default(value: Any, factory: Any, nothing: object) -> Any:
+    """Return the default of a field object. It is always set on the agent: the class attribute is the field itself."""
     if value is nothing:
         return MISSING
     return FactoryDefault(factory if callable(factory) else partial(copy.deepcopy, value))
 
 
-def fresh(default: Any) -> Callable[[], Any]:
-    """What makes a value of an agent's own, of a default."""
+def default_factory(default: Any) -> Callable[[], Any]:
+    """Return a function that creates an agent's own value from a default."""
     if isinstance(default, FactoryDefault):
         return default.make
-    # Most are empty lists and dicts, which are made sooner than copied.
+    # Most are empty lists and dicts, which are faster to create than to copy.
     return type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default)
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    """The fields of a class that inherits nothing of ours: of a dataclass, of attrs, of pydantic, its slots, or what it
-    declares by annotations."""
+    """Return the fields of a class without a base of Holdfast: of a dataclass, of attrs, of pydantic, its slots, or its
+    annotated attributes."""
     for names in (
         getattr(cls, "model_fields", None),
         getattr(cls, "__dataclass_fields__", None),
@@ -231,16 +230,16 @@ def fields_of(cls: type) -> dict[str, Any]:
         if names:
             return {name: MISSING for name in names if not name.startswith("_")}
     slots = [name for kind in reversed(cls.__mro__) for name in _names(vars(kind).get("__slots__", ()))]
-    return dict.fromkeys((each for each in slots if not each.startswith("_")), MISSING) or declared(cls)
+    return dict.fromkeys((each for each in slots if not each.startswith("_")), MISSING) or declared_fields(cls)
 
 
 def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class _Own:
-    """Stands in a class for a default that its agents must not share. An agent has its own when it is first asked for,
-    and is made without one: who has many agents pays for what they use."""
+class _OwnDefault:
+    """A class attribute for a default that agents must not share. An agent gets its own value on first access, so that
+    many agents take memory only for the values they use."""
 
     def __init__(self, name: str, default: Any, make: Callable[[], Any]) -> None:
         self._name = name
@@ -251,47 +250,47 @@ class _Own:
         return self._default if agent is None else agent.__dict__.setdefault(self._name, self._make())
 
 
-def part(cls: type, fields: Mapping[str, Any]) -> None:
-    """Have each agent of a class have its own of those defaults that agents must not share."""
+def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
+    """Give each agent of a class its own value of the defaults that agents must not share."""
     for name, default in fields.items():
         if default is not MISSING and not isinstance(default, _SHARED):
-            setattr(cls, name, _Own(name, getattr(cls, name), fresh(default)))
+            setattr(cls, name, _OwnDefault(name, getattr(cls, name), default_factory(default)))
 
 
-def take_on(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    """Give an agent those of some fields that it declares, and the defaults of the others."""
+def set_fields(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Set the declared fields of an agent: to the given values, or else to their defaults."""
     for name, default in declared.items():
         if name in fields:
             setattr(agent, name, fields[name])
         elif default is not MISSING:
-            setattr(agent, name, fresh(default)())
+            setattr(agent, name, default_factory(default)())
 
 
 class AgentRegistry:
-    """The classes of agents that can be brought back to life, by name. No other class is made of what is in a store."""
+    """The classes of agents that can be restored, by name. No other class is instantiated from a store's contents."""
 
     def __init__(self) -> None:
         self._specs: dict[str, Spec] = {}
 
     def register(self, spec: Spec) -> Spec:
-        """Have a class be known by its name."""
+        """Register a class under its name."""
         check_key(spec.name, "name of a class of agents")
         old = self._specs.get(spec.name)
-        if old is not None and _where(old.make) != _where(spec.make):
+        if old is not None and _qualified_name(old.make) != _qualified_name(spec.make):
             raise InvalidError(
                 f"another class of agents has the name {spec.name!r}",
-                where=f"{_where(old.make)} and {_where(spec.make)}",
+                where=f"{_qualified_name(old.make)} and {_qualified_name(spec.make)}",
                 hint="Give one of them another name",
             )
         self._specs[spec.name] = spec
         return spec
 
     def forget(self, name: str) -> None:
-        """Have a class be known no longer: its name is free. Agents that live go on."""
+        """Remove a class, and free its name. Live agents of it are not affected."""
         self._specs.pop(name, None)
 
     def get(self, name: str) -> Spec:
-        """The class of a name. Raises `NotFoundError`."""
+        """Return the class of a name. Raises `NotFoundError`."""
         if name not in self._specs:
             raise NotFoundError(
                 f"no class of agents is registered as {name!r}",
@@ -302,7 +301,7 @@ class AgentRegistry:
         return self._specs[name]
 
     def of(self, kind: object) -> Spec:
-        """The class that is meant by a name, a class, or a `Spec`. Raises `NotFoundError`."""
+        """Return the class for a name, a Python class, or a `Spec`. Raises `NotFoundError`."""
         if isinstance(kind, Spec):
             return kind
         if isinstance(kind, str):
@@ -314,7 +313,7 @@ class AgentRegistry:
             if spec.make is kind:
                 return spec
         raise NotFoundError(
-            f"{_where(kind)} is not registered as a class of agents",
+            f"{_qualified_name(kind)} is not registered as a class of agents",
             hint="Derive it from PersistentAgent, decorate it with @persistent, or build it with AgentBuilder",
             code="agent-class-unknown",
         )
@@ -323,7 +322,7 @@ class AgentRegistry:
         return iter(sorted(self._specs))
 
 
-def _where(make: Any) -> str:
+def _qualified_name(make: Any) -> str:
     return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', make)}"
 
 

@@ -1,25 +1,25 @@
 """State machines: states and transitions, declared in one place.
 
-A machine is data. It does nothing by itself: `holdfast.agents.runtime.two_phase` takes an agent through its
-transitions, `holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_check` holds what was
-recorded against it.
+A machine is only data: `holdfast.agents.runtime.two_phase` takes an agent through its transitions,
+`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_check` compares recorded transitions
+with it.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from holdfast.errors import InvalidError
 
-Called: TypeAlias = "Callable[..., Any] | str"
-"""A function that is given the agent and the data of the transition; or the name of a method of the agent, which is
-given the data."""
+Callback: TypeAlias = "Callable[..., Any] | str"
+"""A function of the agent and the data of the transition; or the name of a method of the agent, which is passed the
+data."""
 
 OnIncomplete: TypeAlias = Literal["back", "forward", "manual"]
-"""What becomes of a change that is found half-done: it is taken back, done again and finished, or left to somebody."""
+"""How a change that is found half-done is resolved: undone, run again and finished, or left to the program."""
 
 POLICIES: tuple[OnIncomplete, ...] = get_args(OnIncomplete)
 
@@ -29,26 +29,26 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One way from one state to another."""
+    """A transition from one state to another."""
 
     trigger: str
     source: str
     """The name of a state, or `*`."""
     target: str
-    guard: Called | None = None
-    """Says whether it may be taken."""
-    validators: Sequence[Called] = ()
-    """Raise what there is to say against the data."""
-    action: Called | None = None
-    """What is done on the way. It may be done again, if it was interrupted and is rolled forward."""
+    guard: Callback | None = None
+    """Returns whether the transition may be taken."""
+    validators: Sequence[Callback] = ()
+    """Raise an error for invalid data."""
+    action: Callback | None = None
+    """Run during the transition; and again, if it was interrupted and is rolled forward."""
     via: str = ""
-    """The state that it is in meanwhile; the one that it comes from, if this is empty."""
+    """The state during the action; the source, if this is empty."""
     on_incomplete: OnIncomplete | None = None
-    """What becomes of it if it was interrupted; None for what the agent does with all."""
+    """How an interrupted transition is resolved; None for the agent's own option."""
 
 
 class Machine:
-    """States, the first of them, and the transitions between them::
+    """A state machine: states, the initial one, and the transitions between them::
 
     machine = Machine("draft", "review", "done", final=["done"])
     machine.add("submit", "draft", "review", action="notify")
@@ -61,33 +61,34 @@ class Machine:
         *states: str,
         initial: str | None = None,
         final: Iterable[str] = (),
-        validators: Mapping[str, Called] | None = None,
-        enter: Mapping[str, Called] | None = None,
-        leave: Mapping[str, Called] | None = None,
+        validators: Mapping[str, Callback] | None = None,
+        enter: Mapping[str, Callback] | None = None,
+        leave: Mapping[str, Callback] | None = None,
     ) -> None:
-        """`validators` are asked about the fields of an agent that is to be in a state: at the end of a transition,
-        when it is saved, and when it is restored. `enter` and `leave` are what is done whenever a transition leads into
-        a state, or out of it; they are given what actions are given."""
+        """`validators` check the fields of an agent in a state: at the end of a transition, when it is saved, and when
+        it is restored. `enter` and `leave` are actions that run whenever a transition enters or leaves a state; they
+        are called like other actions."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
-            raise InvalidError("a machine has states, each by a name of its own", where=repr(states)[:80])
+            raise InvalidError("a machine needs states with distinct names", where=repr(states)[:80])
         self.states = states
-        self.initial = states[0] if initial is None else self._known(initial)
-        self.final = frozenset(map(self._known, final))
+        self.initial = states[0] if initial is None else self._require_state(initial)
+        self.final = frozenset(map(self._require_state, final))
         self.validators = self._by_state(validators)
         self.enter = self._by_state(enter)
         self.leave = self._by_state(leave)
         self.transitions: list[Transition] = []
-        """All of them, in the order in which they were declared."""
-        self._ways: dict[tuple[str, str], list[Transition]] = {}
-        self._checked: set[type] = set()
+        """All transitions, in the order of their declaration."""
+        self._by_trigger: dict[tuple[str, str], list[Transition]] = {}
+        self._checked_classes: set[type] = set()
 
     @classmethod
     def of(cls, declared: Mapping[str, Any]) -> Self:
-        """A machine of plain data, as a TOML or JSON file has it. Guards, validators and actions are names of methods.
+        """Build a machine from plain data, such as of a TOML or JSON file. Guards, validators and actions are names of
+        methods.
 
         The keys are `states`, `initial`, `final`, `validators`, `enter`, `leave` and `transitions`: a list of mappings
-        with what `add` takes.
+        with the arguments of `add`.
         """
         rest = dict(_mapping(declared, "a machine"))
         states, transitions = rest.pop("states", ()), rest.pop("transitions", ())
@@ -98,18 +99,18 @@ class Machine:
             for each in transitions:
                 machine.add(**_mapping(each, "a transition"))
         except TypeError as error:
-            raise InvalidError(f"that declares no machine: {error}", where=repr(declared)[:80]) from None
+            raise InvalidError(f"this is not a declaration of a machine: {error}", where=repr(declared)[:80]) from None
         return machine
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine as plain data: what `of` takes. `InvalidError` if it has functions, which are no data."""
+        """Return the machine as plain data, as `of` accepts it. Raises `InvalidError` if it has functions."""
         declared: dict[str, Any] = {"states": list(self.states), "initial": self.initial}
         if self.final:
             declared["final"] = [state for state in self.states if state in self.final]
-        for name, given in (("validators", self.validators), ("enter", self.enter), ("leave", self.leave)):
-            if given:
-                declared[name] = {state: _name_of(each) for state, each in given.items()}
-        declared["transitions"] = [_plain(each) for each in self.transitions]
+        for name, callbacks in (("validators", self.validators), ("enter", self.enter), ("leave", self.leave)):
+            if callbacks:
+                declared[name] = {state: _method_name(each) for state, each in callbacks.items()}
+        declared["transitions"] = [_to_dict(each) for each in self.transitions]
         return declared
 
     def __repr__(self) -> str:
@@ -121,120 +122,120 @@ class Machine:
         source: str | Sequence[str],
         target: str,
         *,
-        guard: Called | None = None,
-        validators: Sequence[Called] = (),
-        action: Called | None = None,
+        guard: Callback | None = None,
+        validators: Sequence[Callback] = (),
+        action: Callback | None = None,
         via: str = "",
         on_incomplete: OnIncomplete | None = None,
     ) -> None:
-        """Declare a transition; from several states if several are given, and from all that are not final if it is `*`.
+        """Declare a transition from one state, from several, or with `*` from all that are not final.
 
-        Of those that one trigger has from one state, the first is taken whose guard lets it. What is declared for the
-        state itself comes before what is declared for `*`.
+        If a trigger has several transitions from a state, the first is taken whose guard allows it. Transitions of the
+        state itself precede those of `*`.
         """
         if not _is_name(trigger):
-            raise InvalidError("a transition has a trigger, which is a name", where=repr(trigger)[:80])
+            raise InvalidError("the trigger of a transition is a name", where=repr(trigger)[:80])
         if on_incomplete not in (None, *POLICIES):
             raise InvalidError(f"on_incomplete is one of {', '.join(POLICIES)}, not {on_incomplete!r}")
         if isinstance(validators, str) or not isinstance(validators, Sequence):
             raise InvalidError(f"the validators of {trigger!r} are a list", where=repr(validators)[:80])
         for each in [source] if isinstance(source, str) else source:
-            way = Transition(
+            transition = Transition(
                 trigger,
-                each if each == ANY else self._known(each),
-                self._known(target),
+                each if each == ANY else self._require_state(each),
+                self._require_state(target),
                 guard,
                 tuple(validators),
                 action,
-                via and self._known(via),
+                via and self._require_state(via),
                 on_incomplete,
             )
-            if way.source in self.final:
-                raise InvalidError(f"no transition leads out of a final state, {way.source!r}")
-            self.transitions.append(way)
-            self._ways.setdefault((trigger, way.source), []).append(way)
-        self._checked.clear()
+            if transition.source in self.final:
+                raise InvalidError(f"no transition leads out of a final state, {transition.source!r}")
+            self.transitions.append(transition)
+            self._by_trigger.setdefault((trigger, transition.source), []).append(transition)
+        self._checked_classes.clear()
 
-    # What there is --------------------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------------------------
 
     @property
     def triggers(self) -> list[str]:
-        """The triggers, in the order in which they were declared."""
+        """The triggers, in the order of their declaration."""
         return list(dict.fromkeys(each.trigger for each in self.transitions))
 
     def ways(self, trigger: str, source: str, where: str = "") -> list[Transition]:
-        """Those that a trigger has from a state, in the order in which they are tried. `InvalidError` if there is
-        none."""
-        found = self._ways.get((trigger, source), [])
-        if source not in self.final and (trigger, ANY) in self._ways:
-            found = [*found, *self._ways[trigger, ANY]]
-        if not found:
-            can = self.leaving(source)
+        """Return the transitions of a trigger from a state, in the order in which they are tried. Raises
+        `InvalidError` if there is none."""
+        transitions = self._by_trigger.get((trigger, source), [])
+        if source not in self.final and (trigger, ANY) in self._by_trigger:
+            transitions = [*transitions, *self._by_trigger[trigger, ANY]]
+        if not transitions:
+            triggers = self.leaving(source)
             raise InvalidError(
-                f"{trigger!r} leads nowhere from the state {source!r}",
+                f"{trigger!r} is no trigger of the state {source!r}",
                 where=where,
-                hint=f"From there, there is {', '.join(can)}" if can else "Nothing leads out of that state",
+                hint=f"Its triggers are {', '.join(triggers)}" if triggers else "Nothing leads out of that state",
                 code="no-transition",
             )
-        return found
+        return transitions
 
     def leaving(self, source: str) -> list[str]:
-        """The triggers that lead out of a state."""
-        several = (each.trigger for each in self.transitions if self._starts_at(each, source))
-        return list(dict.fromkeys(several))
+        """Return the triggers that lead out of a state."""
+        return list(dict.fromkeys(each.trigger for each in self.transitions if self._starts_at(each, source)))
 
     def expanded(self) -> Iterator[Transition]:
-        """All transitions, with each of the states that `*` stands for."""
+        """Yield all transitions, with `*` replaced by each of the states that it stands for."""
         for each in self.transitions:
             if each.source != ANY:
                 yield each
                 continue
             for state in self.states:
                 if state not in self.final:
-                    yield _from(each, state)
+                    yield replace(each, source=state)
 
-    def _starts_at(self, way: Transition, source: str) -> bool:
-        return way.source == source or (way.source == ANY and source in self.states and source not in self.final)
+    def _starts_at(self, transition: Transition, source: str) -> bool:
+        is_wildcard = transition.source == ANY and source in self.states and source not in self.final
+        return transition.source == source or is_wildcard
 
-    # Whether it is right --------------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------------------
 
     def problems(self, agent: object = None) -> list[str]:
-        """What is wrong with it: states that nothing leads to, transitions that can never be taken; and, if an agent or
-        its class is given, names of methods that it does not have."""
-        found = [f"nothing leads to the state {state!r}" for state in self.states if state not in self._reached()]
-        for (trigger, source), ways in self._ways.items():
-            if any(way.guard is None for way in ways[:-1]):
+        """Return the problems of the machine: states that nothing leads to, transitions that can never be taken; and,
+        for an agent or its class, names of methods that it does not have."""
+        reachable = self._reachable()
+        problems = [f"nothing leads to the state {state!r}" for state in self.states if state not in reachable]
+        for (trigger, source), transitions in self._by_trigger.items():
+            if any(each.guard is None for each in transitions[:-1]):
                 where = "any state" if source == ANY else f"the state {source!r}"
-                found.append(f"{trigger!r} is declared again from {where}, behind one that has no guard")
+                problems.append(f"{trigger!r} is declared again from {where}, behind one that has no guard")
         if agent is not None:
-            found += [
-                f"{what} is {name!r}, and {_class_of(agent).__name__} has no such method"
-                for what, name in self._named()
+            problems += [
+                f"{role} is {name!r}, and {_class_of(agent).__name__} has no such method"
+                for role, name in self._methods()
                 if not callable(getattr(agent, name, None))
             ]
-        found += [
-            f"the validator of the state {state!r} is a coroutine function, which nobody can wait for while saving"
+        problems += [
+            f"the validator of the state {state!r} is a coroutine function, which cannot be awaited during a save"
             for state, each in self.validators.items()
             if inspect.iscoroutinefunction(getattr(agent, each, None) if isinstance(each, str) else each)
         ]
-        return found
+        return problems
 
     def check(self, agent: object) -> None:
-        """Raise `InvalidError` if something is wrong with it, for an agent or for its class. Looked at once for a
-        class."""
-        if _class_of(agent) in self._checked:
+        """Raise `InvalidError` if the machine has problems, for an agent or its class. Each class is checked once."""
+        if _class_of(agent) in self._checked_classes:
             return
-        found = self.problems(agent)
-        if found:
+        problems = self.problems(agent)
+        if problems:
             raise InvalidError(
-                f"the machine is not right: {'; '.join(found)}",
+                f"the machine is invalid: {'; '.join(problems)}",
                 where=f"the machine of {_class_of(agent).__name__}",
-                hint="Mend its declaration",
+                hint="Correct its declaration",
             )
-        self._checked.add(_class_of(agent))
+        self._checked_classes.add(_class_of(agent))
 
     def validate(self, state: str, agent: object, fields: Mapping[str, Any]) -> None:
-        """Raise what there is to say against an agent that is to be in a state and have these fields."""
+        """Raise an error if an agent with these fields cannot be in a state."""
         if state not in self.states:
             raise InvalidError(
                 f"the machine has no state {state!r}, which the agent is in",
@@ -243,50 +244,47 @@ class Machine:
             )
         validator = self.validators.get(state)
         if validator is not None:
-            bound(validator, agent)(fields)
+            bind(validator, agent)(fields)
 
-    def _reached(self) -> set[str]:
-        reached, todo = {self.initial}, [self.initial]
+    def _reachable(self) -> set[str]:
+        reachable, todo = {self.initial}, [self.initial]
         while todo:
             source = todo.pop()
-            for way in self.transitions:
-                if self._starts_at(way, source):
-                    new = {way.target, way.via or source} - reached
-                    reached |= new
+            for each in self.transitions:
+                if self._starts_at(each, source):
+                    new = {each.target, each.via or source} - reachable
+                    reachable |= new
                     todo += new
-        return reached
+        return reachable
 
-    def _named(self) -> Iterator[tuple[str, str]]:
-        """The methods that it names, and as what."""
-        for what, given in (("validator", self.validators), ("entry action", self.enter), ("exit action", self.leave)):
-            for state, each in given.items():
+    def _methods(self) -> Iterator[tuple[str, str]]:
+        """Yield the roles and names of the methods that the machine uses."""
+        by_state = (("validator", self.validators), ("entry action", self.enter), ("exit action", self.leave))
+        for role, callbacks in by_state:
+            for state, each in callbacks.items():
                 if isinstance(each, str):
-                    yield f"the {what} of the state {state!r}", each
+                    yield f"the {role} of the state {state!r}", each
         for way in self.transitions:
-            several = (("guard", way.guard), ("action", way.action), *(("validator", each) for each in way.validators))
-            for what, called in several:
-                if isinstance(called, str):
-                    yield f"the {what} of {way.trigger!r}", called
+            roles = [("guard", way.guard), ("action", way.action), *(("validator", each) for each in way.validators)]
+            for role, callback in roles:
+                if isinstance(callback, str):
+                    yield f"the {role} of {way.trigger!r}", callback
 
-    def _known(self, state: str) -> str:
+    def _require_state(self, state: str) -> str:
         if state not in self.states:
             raise InvalidError(f"the machine has no state {state!r}", hint=f"Its states are {', '.join(self.states)}")
         return state
 
-    def _by_state(self, given: Mapping[str, Called] | None) -> dict[str, Called]:
-        return {self._known(state): each for state, each in (given or {}).items()}
+    def _by_state(self, callbacks: Mapping[str, Callback] | None) -> dict[str, Callback]:
+        return {self._require_state(state): each for state, each in (callbacks or {}).items()}
 
 
-def bound(function: Called, agent: Any) -> Callable[..., Any]:
-    """What is called for an agent: a method of it, or a function that is given it."""
-    if isinstance(function, str):
-        found: Callable[..., Any] = getattr(agent, function)
-        return found
-    return lambda *args: function(agent, *args)
-
-
-def _from(way: Transition, state: str) -> Transition:
-    return Transition(way.trigger, state, way.target, way.guard, way.validators, way.action, way.via, way.on_incomplete)
+def bind(callback: Callback, agent: Any) -> Callable[..., Any]:
+    """Bind a callback to an agent: return its method, or a function that passes the agent."""
+    if isinstance(callback, str):
+        method: Callable[..., Any] = getattr(agent, callback)
+        return method
+    return lambda *args: callback(agent, *args)
 
 
 def _is_name(value: object) -> bool:
@@ -299,30 +297,30 @@ def _class_of(agent: object) -> type:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidError(f"{what} is declared by a mapping with names", where=repr(value)[:80])
+        raise InvalidError(f"{what} is declared by a mapping with string keys", where=repr(value)[:80])
     return value
 
 
-def _name_of(called: Called) -> str:
-    if not isinstance(called, str):
+def _method_name(callback: Callback) -> str:
+    if not isinstance(callback, str):
         raise InvalidError(
-            "a machine with functions is no plain data",
-            where=getattr(called, "__qualname__", repr(called)),
+            "a machine with functions cannot be plain data",
+            where=getattr(callback, "__qualname__", repr(callback)),
             hint="Make it a method of the agent, and give its name",
         )
-    return called
+    return callback
 
 
-def _plain(way: Transition) -> dict[str, Any]:
-    plain: dict[str, Any] = {"trigger": way.trigger, "source": way.source, "target": way.target}
-    if way.guard is not None:
-        plain["guard"] = _name_of(way.guard)
-    if way.validators:
-        plain["validators"] = [_name_of(each) for each in way.validators]
-    if way.action is not None:
-        plain["action"] = _name_of(way.action)
-    if way.via:
-        plain["via"] = way.via
-    if way.on_incomplete is not None:
-        plain["on_incomplete"] = way.on_incomplete
-    return plain
+def _to_dict(transition: Transition) -> dict[str, Any]:
+    data: dict[str, Any] = {name: getattr(transition, name) for name in ("trigger", "source", "target")}
+    if transition.guard is not None:
+        data["guard"] = _method_name(transition.guard)
+    if transition.validators:
+        data["validators"] = [_method_name(each) for each in transition.validators]
+    if transition.action is not None:
+        data["action"] = _method_name(transition.action)
+    if transition.via:
+        data["via"] = transition.via
+    if transition.on_incomplete is not None:
+        data["on_incomplete"] = transition.on_incomplete
+    return data

@@ -1,1 +1,1 @@
-"""What becomes of an agent that did not end as it should; and going back to what it was."""
+"""Recovery of agents that did not end properly, and rollback to earlier states."""

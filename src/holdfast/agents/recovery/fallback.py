@@ -1,7 +1,8 @@
-"""Taking on what was saved last; or, where that is damaged, the last state that reads well.
+"""Load the newest state of an agent, or the last readable one if the newest is damaged.
 
-An agent that falls back goes on by a branch of its line that has a name: of two who fall back at once, one is first,
-and the other takes on what that one made. The damaged steps stay where they are, for whoever repairs the store.
+An agent that falls back continues on a branch of its line that is named after the damaged step: of two processes
+that fall back at once, one is first, and the other loads what that one saved. The damaged steps stay in the store, for
+a repair.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.recovery_report import Recovery, tell, told
-from holdfast.agents.runtime.two_phase import Lifecycle
+from holdfast.agents.runtime.recovery_report import Recovery, recovery_event
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.engine.branch_graph import BranchGraph
@@ -19,89 +19,89 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 _ATTEMPTS = 1000
-"""How often an agent is read anew because others changed it meanwhile."""
+"""How often an agent is read again because others changed it."""
 
 
 class ReadableStep(NamedTuple):
-    """The last step that reads well, and the ids of those after it, the newest first."""
+    """The last readable step, and the ids of those after it, the newest first."""
 
     point: StepRef
     record: AgentRecord
     lost: tuple[str, ...]
 
 
-async def read_whole(line: AgentLine, point: StepRef) -> AgentRecord:
-    """An agent as a step left it; `CorruptError` if any of that cannot be read, be it an old message."""
+async def read_completely(line: AgentLine, point: StepRef) -> AgentRecord:
+    """Read the record and all messages of a step. Raises `CorruptError` if any of them cannot be read."""
     record = await line.record(point)
     await line.messages(point)
     return record
 
 
-async def last_good(line: AgentLine, newest: StepRef, error: CorruptError) -> ReadableStep:
-    """The last state of an agent that reads well before its newest, which does not. Raises the error if there is
-    none."""
-    layout = BranchGraph(await line.handle.engine.lines.branches(line.line))
+async def find_readable(line: AgentLine, newest: StepRef, error: CorruptError) -> ReadableStep:
+    """Find the last readable step before the newest, which is damaged. Raises the error if there is none."""
+    branches = BranchGraph(await line.handle.engine.lines.branches(line.line))
     lost = [newest.id]
     for depth in range(newest.depth - 1, -1, -1):
         try:
-            point = await line.handle.engine.lines.find(line.line, layout.along(newest.branch, depth))
+            point = await line.handle.engine.lines.find(line.line, branches.along(newest.branch, depth))
         except NotFoundError:
             continue  # it was pruned
         try:
-            return ReadableStep(point, await read_whole(line, point), tuple(lost))
+            return ReadableStep(point, await read_completely(line, point), tuple(lost))
         except CorruptError:
             lost.append(point.id)
     raise error
 
 
-async def _fall_back(keeper: AgentPersister, newest: StepRef, error: CorruptError) -> AgentRecord | None:
-    """Have an agent take on the last state that reads well, and save it as the newest. None if another was first."""
-    line = keeper.line
+async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptError) -> AgentRecord | None:
+    """Load the last readable state, and save it as the newest. Returns None if another process was first."""
+    line = persister.line
     permit = await line.allow("write")
-    good = await last_good(line, newest, error)
-    record = await keeper.load(good.point)
+    readable = await find_readable(line, newest, error)
+    record = await persister.load(readable.point)
     since = to_datetime(newest.time)
-    version, lost = newest.depth + 1, good.lost
-    found = Recovery(line.id, "fell-back", "back", keeper.now(), since, version, record.pending, lost=lost)
+    version, lost = newest.depth + 1, readable.lost
+    recovery = Recovery(line.id, "fell-back", "back", persister.now(), since, version, record.pending, lost=lost)
+    events = [recovery_event(line, recovery)]
     try:
-        await keeper.sent(keeper.attempt("recovery", keeper.take(), [told(line, found)], permit, instead_of=newest))
+        await persister.send(persister.attempt("recovery", persister.take(), events, permit, instead_of=newest))
     except ConflictError:
         return None
-    await tell(keeper.phases, found)
+    await persister.lifecycle.report_recovery(recovery)
     return record
 
 
-async def reload(keeper: AgentPersister) -> AgentRecord | None:
-    """Have an agent take on what was saved last, if anything was. Where that is damaged, it is as was agreed: an error,
-    or the last state that reads well."""
-    line, last_good = keeper.line, keeper.settings.on_corrupt == "last-good"
+async def reload(persister: AgentPersister) -> AgentRecord | None:
+    """Load the newest state of an agent, if it was ever saved. If that is damaged, `on_corrupt` decides: raise an
+    error, or load the last readable state."""
+    line, last_good = persister.line, persister.settings.on_corrupt == "last-good"
     for _ in range(_ATTEMPTS):
         newest = await line.newest()
         if newest is None:
             return None
         try:
             if last_good:
-                await line.messages(newest)  # what cannot be read is found now, and not later
-            return await keeper.load(newest)
+                await line.messages(newest)  # to find damage now, and not later
+            return await persister.load(newest)
         except NotFoundError:
             if await line.newest() == newest:
                 raise
-            continue  # it was pruned or deleted meanwhile
+            continue  # it was pruned or deleted in the meantime
         except CorruptError as error:
             if not last_good:
                 raise
-            record = await _fall_back(keeper, newest, error)
+            record = await _fall_back(persister, newest, error)
             if record is not None:
                 return record
-    raise ConflictError("the agent changes all the time", where=keeper.where, hint="Try again", code="agent-conflict")
+    raise ConflictError("the agent keeps changing", where=persister.where, hint="Try again", code="agent-conflict")
 
 
-async def renew(phases: Lifecycle, *, always: bool = False) -> None:
-    """Have an agent take on what was saved last, if this object does not know of it; or always."""
-    keeper = phases.keeper
-    await phases.settle()
-    newest = await keeper.line.newest()
-    same = newest is None or (keeper.point is not None and keeper.point.id == newest.id)
-    if always or not same:
-        await reload(keeper)
-        phases.ours, phases.done = phases.ours and same, None
+async def refresh(persister: AgentPersister, *, always: bool = False) -> None:
+    """Load the newest state of an agent, if this object does not have it; or always."""
+    lifecycle = persister.lifecycle
+    await lifecycle.resolve_uncertain()
+    newest = await persister.line.newest()
+    is_current = newest is None or (persister.point is not None and persister.point.id == newest.id)
+    if always or not is_current:
+        await reload(persister)
+        lifecycle.owns_status, lifecycle.unsaved_result = lifecycle.owns_status and is_current, None

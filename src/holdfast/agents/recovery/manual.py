@@ -1,17 +1,17 @@
-"""Resolving by hand what an agent left half-done: without its code."""
+"""Resolve by hand what an agent left half-done, without its code."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from holdfast.agents.recovery.rollback import become, beginning, notes
-from holdfast.agents.recovery.startup import TAKEN_BACK, taken_back
-from holdfast.agents.runtime.placeholder import Revive, inert
-from holdfast.agents.runtime.recovery_report import Recovery, kind_of, told
-from holdfast.agents.runtime.two_phase import status_of
+from holdfast.agents.recovery.rollback import append_old_state, find_step, summarize_record
+from holdfast.agents.recovery.startup import UNDONE_ERROR, position_before
+from holdfast.agents.runtime.placeholder import RestoreAgent, load_placeholder
+from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
+from holdfast.agents.runtime.two_phase import parse_status
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
-from holdfast.agents.transfer.recovery import recover_transfer
+from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.operations import Set
@@ -20,11 +20,11 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 
 
-async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revive) -> Recovery:
-    """Resolve what is half-done in the record of an agent, without its code: taken back, or finished without its action
-    being run. `NotFoundError` if nothing is half-done.
+async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], restore: RestoreAgent) -> Recovery:
+    """Resolve the half-done change in the record of an agent, without its code: undo it, or finish it without running
+    its action. Raises `NotFoundError` if nothing is half-done.
 
-    If the agent is alive after all, and in the middle of it, it gets `ConflictError` when it wants to finish.
+    If a live agent is in the middle of the change after all, it gets `ConflictError` when it tries to finish.
     """
     if how not in ("back", "forward"):
         raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
@@ -35,49 +35,41 @@ async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revi
     if pending is None:
         raise NotFoundError("nothing is half-done", where=f"agent {line.id!r}", hint="There is nothing to resolve")
     if pending.kind == "transfer":
-        return await _transfer_by_hand(line, record, pending, how, revive)
-    recovery = Recovery(
-        line.id, kind_of(pending), how, to_datetime(line.handle.now()), pending.time, record.version, pending
-    )
+        resolved, ran = await recover_transfer(await load_placeholder(line), how, restore)
+        now = to_datetime(line.handle.now())
+        return Recovery(line.id, "transfer", resolved, now, pending.time, record.version, pending, ran)
+    now = to_datetime(line.handle.now())
+    recovery = Recovery(line.id, recovery_kind(pending), how, now, pending.time, record.version, pending)
     with trace_context.correlation(pending.correlation or None):
-        standing = _by_hand(record, pending, how)
-        events = [_changed(line, pending, how), told(line, recovery)]
-        begun = point if how == "forward" else await beginning(line, point, f"{pending.kind}.begin")
-        if begun.id == point.id:
-            about = notes(line, record, standing)
-            await line.save(line.saving("recovery", _moved(line, standing), point, about, events, permit))
+        position = _resolved_position(record, pending, how)
+        events = [_change_event(line, pending, how), recovery_event(line, recovery)]
+        begin_step = point if how == "forward" else await find_step(line, point, f"{pending.kind}.begin")
+        if begin_step.id == point.id:
+            summary, delta = summarize_record(line, record, position), _position_delta(line, position)
+            await line.save(line.request("recovery", delta, point, summary, events, permit))
         else:
-            await become(line, begun, point, standing, "recovery", events, permit)
+            await append_old_state(line, begin_step, point, position, "recovery", events, permit)
     return recovery
 
 
-def _moved(line: AgentLine, standing: AgentPosition) -> Delta:
-    packed = pack_state(line.handle.codec, {"status": standing.status, "state": standing.state})
+def _position_delta(line: AgentLine, position: AgentPosition) -> Delta:
+    packed = pack_state(line.handle.codec, {"status": position.status, "state": position.state})
     return Delta({unpack_name(name): Set(flatten(value)) for name, value in packed.items()}, [PENDING])
 
 
-def _by_hand(record: AgentRecord, pending: PendingChange, how: str) -> AgentPosition:
-    standing = AgentPosition(record.status, record.state, pending)
+def _resolved_position(record: AgentRecord, pending: PendingChange, how: str) -> AgentPosition:
     if how == "back":
-        return taken_back(standing, pending, live=True)
+        return position_before(AgentPosition(record.status, record.state, pending), pending, live=True)
     if pending.kind == "lifecycle":
-        return AgentPosition(status_of(pending.target), record.state)
+        return AgentPosition(parse_status(pending.target), record.state)
     return AgentPosition(record.status, pending.target)
 
 
-def _changed(line: AgentLine, pending: PendingChange, how: str) -> Event:
-    """The row that tells what became of the change itself."""
+def _change_event(line: AgentLine, pending: PendingChange, how: str) -> Event:
+    """Build the event that records the outcome of the change itself."""
     detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
-    detail |= {"error": TAKEN_BACK} if how == "back" else {"unrun": True}
+    detail |= {"error": UNDONE_ERROR} if how == "back" else {"unrun": True}
     outcome = "error" if how == "back" else "ok"
     target = f"{pending.source} → {pending.target}"
     handle = line.handle
     return Event(pending.kind, handle.guard.actor, pending.trigger, target, outcome, detail=handle.codec.pack(detail))
-
-
-async def _transfer_by_hand(
-    line: AgentLine, record: AgentRecord, pending: PendingChange, how: Literal["back", "forward"], revive: Revive
-) -> Recovery:
-    resolved, ran = await recover_transfer(await inert(line), how, revive)
-    since = pending.time
-    return Recovery(line.id, "transfer", resolved, to_datetime(line.handle.now()), since, record.version, pending, ran)

@@ -1,4 +1,4 @@
-"""Going back to an older state of an agent, by a new step."""
+"""Roll an agent back to an earlier state, by a new step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.agents.recovery.fallback import read_whole
-from holdfast.agents.runtime.two_phase import Lifecycle, incomplete
+from holdfast.agents.recovery.fallback import read_completely
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord
-from holdfast.agents.storage.transition_log import ROLLBACK, TransitionPages, TransitionRecord, opened
+from holdfast.agents.storage.transition_log import ROLLBACK, TransitionPages, TransitionRecord, read_row
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
@@ -22,82 +23,82 @@ from holdfast.errors import CorruptError, NotFoundError
 _PAGE = 256
 
 
-async def roll_back(phases: Lifecycle, to: str | int) -> None:
-    """Make a live agent what it was. What was not saved of it is gone."""
-    async with phases.exclusive("the rollback"):
-        await phases.nothing_pending()
-        keeper = phases.keeper
-        async with keeper.turns.turn():
-            await keeper.settle()
-            await keeper.load(await rollback(keeper.line, to, keeper.fits, keeper.point))
+async def roll_back_live(persister: AgentPersister, to: str | int) -> None:
+    """Roll a live agent back. Its unsaved changes are lost."""
+    async with persister.lifecycle.exclusive("the rollback"):
+        await persister.lifecycle.require_nothing_pending()
+        async with persister.save_lock.acquire():
+            await persister.resolve_uncertain()
+            await persister.load(await roll_back(persister.line, to, persister.check_valid, persister.point))
 
 
-async def rollback(
+async def roll_back(
     line: AgentLine,
     to: str | int,
-    fits: Callable[[str, Mapping[str, Any]], None] | None = None,
+    check_valid: Callable[[str, Mapping[str, Any]], None] | None = None,
     newest: StepRef | None = None,
 ) -> StepRef:
-    """Make an agent what it was: as a version, at a checkpoint (by its id), or when it was last in a state (by its
-    name). A new step is appended; nothing is rewritten, and the rollback can be rolled back.
+    """Roll an agent back to a version, to a checkpoint (by its id), or to when it was last in a state (by its name). A
+    new step is appended; nothing is rewritten, and the rollback can be rolled back.
 
-    Its life goes on: the status stays. What is half-done has to be resolved before, and what was half-done then is not
-    begun again. `fits` is asked about the state and the fields before anything is saved. If another one follows what is
-    given as the newest step, `ConflictError` is raised. If the newest is damaged, it is passed over: the new step goes
-    on from the one that is gone back to, and the status is that of then.
+    The status stays. What is half-done has to be resolved before, and what was half-done then is not begun again.
+    `check_valid` is called with the state and the fields before anything is saved. `ConflictError` is raised if another
+    step follows the given newest one. If the newest is damaged, it is passed over: the new step follows the one that is
+    restored, and has its status.
     """
     permit = await line.allow("write")
     newest = newest or await line.point()
     now: AgentRecord | None = None
     with suppress(CorruptError):
-        now = await read_whole(line, newest)
+        now = await read_completely(line, newest)
     if now is not None and now.pending is not None:
-        raise incomplete(now.pending, line.where, "Have it resolved first")
-    point, state = await _point(line, to)
+        raise incomplete_error(now.pending, line.where, "Have it resolved first")
+    point, state = await _find_target(line, to)
     old = await line.record(point)
     state = state or old.state
-    if fits is not None:
-        fits(state, old.fields)
-    went: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
-    went |= {"damaged": newest.id} if now is None else {}
+    if check_valid is not None:
+        check_valid(state, old.fields)
+    data: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
+    data |= {"damaged": newest.id} if now is None else {}
     source, status = ("", old.status) if now is None else (now.state, now.status)
-    detail = line.handle.codec.pack({"from": source, "to": state, "data": went})
+    detail = line.handle.codec.pack({"from": source, "to": state, "data": data})
     event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
-    standing = AgentPosition(status, state)
-    return await become(line, point, newest, standing, ROLLBACK, [event], permit, passing=now is None)
+    position = AgentPosition(status, state)
+    return await append_old_state(line, point, newest, position, ROLLBACK, [event], permit, pass_over=now is None)
 
 
-async def become(
+async def append_old_state(
     line: AgentLine,
     old: StepRef,
     newest: StepRef,
-    standing: AgentPosition,
+    position: AgentPosition,
     kind: str,
     events: Sequence[Event],
     permit: Permit,
     *,
-    passing: bool = False,
+    pass_over: bool = False,
 ) -> StepRef:
-    """Append a step whose channels are those of an older one, but for where the agent stands. It follows the newest;
-    or the older one, if the newest is to be passed over."""
+    """Append a step with the channels of an older one, except for the position of the agent. It follows the newest; or
+    the older one, if the newest is to be passed over."""
     record = await line.record(old)
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
-    values |= pack_state(line.handle.codec, {"status": standing.status, "state": standing.state})
-    parent, passed, id = (old, newest, new_id(line.handle.now(), newest.id)) if passing else (newest, None, "")
-    saving = line.saving(kind, Delta(), parent, notes(line, record, standing), events, permit, id, passed)
-    (made,) = await line.save(replace(saving, state=values))
-    return made
+    values |= pack_state(line.handle.codec, {"status": position.status, "state": position.state})
+    parent, passed, id = (old, newest, new_id(line.handle.now(), newest.id)) if pass_over else (newest, None, "")
+    summary = summarize_record(line, record, position)
+    request = line.request(kind, Delta(), parent, summary, events, permit, id, passed)
+    (point,) = await line.save(replace(request, state=values))
+    return point
 
 
-def notes(line: AgentLine, record: AgentRecord, standing: AgentPosition) -> dict[str, Any]:
-    """What a step says of an agent that is as a record says, but stands elsewhere, in the middle of nothing."""
-    standing = standing._replace(pending=None)
-    return line.about(record.kind, standing, record.messages, line.handle.codec.pack(dict(record.metadata)))
+def summarize_record(line: AgentLine, record: AgentRecord, position: AgentPosition) -> dict[str, Any]:
+    """Return the summary of a record at another position, with no change under way."""
+    position = position._replace(pending=None)
+    return line.summarize(record.kind, position, record.messages, line.handle.codec.pack(dict(record.metadata)))
 
 
-async def beginning(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
-    """The last step of a kind, of those before the newest on its branch; the newest, if there is none."""
+async def find_step(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
+    """Return the last step of a kind up to the newest on its branch; the newest, if there is none."""
     last = newest
     while True:
         points = await line.handle.engine.lines.run_up(line.line, last, _PAGE)
@@ -109,8 +110,8 @@ async def beginning(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
         last = last._replace(seq=points[-1].seq - 1)
 
 
-async def _point(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
-    """The step that is meant; and the state, where one is."""
+async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
+    """Return the step to restore, and the state, if `to` is the name of one."""
     if isinstance(to, int):
         return await line.point(to), ""
     lines = line.handle.engine.lines
@@ -119,11 +120,11 @@ async def _point(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
         return StepRef.of(row), ""
     pages = TransitionPages(line, oldest_first=False, size=_PAGE)
     while rows := await pages.next():
-        for found in rows:
-            if found.columns[1] == "transition" and found.columns[5] == "ok":
-                change = opened(line, found)
+        for row in rows:
+            if row.columns[1] == "transition" and row.columns[5] == "ok":
+                change = read_row(line, row)
                 if change.source == to:
-                    return await _left(line, change), to
+                    return await _last_step_before(line, change), to
     raise NotFoundError(
         f"the agent has no checkpoint {to!r}, and never left a state of that name",
         where=f"agent {line.id!r}",
@@ -131,9 +132,10 @@ async def _point(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     )
 
 
-async def _left(line: AgentLine, change: TransitionRecord) -> StepRef:
-    """The last step in a state, of the transition out of it: with what was changed in that state, and without what the
-    action changed."""
+async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRef:
+    """Return the last step in the source state of a transition: with all changes made in that state, and without those
+    of the action."""
+
     lines = line.handle.engine.lines
     point = await lines.find(line.line, change.begun or change.checkpoint)
     if change.begun:

@@ -1,4 +1,4 @@
-"""A live agent: started, and resumed, with what is found half-done resolved first."""
+"""Start and resume a live agent, after resolving what is found half-done."""
 
 from __future__ import annotations
 
@@ -6,205 +6,201 @@ import time as clocks
 from typing import Literal
 
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
-from holdfast.agents.recovery.fallback import renew
-from holdfast.agents.recovery.rollback import become, beginning
-from holdfast.agents.runtime.placeholder import Revive
-from holdfast.agents.runtime.recovery_report import Recovery, kind_of, tell, told
-from holdfast.agents.runtime.two_phase import (
-    LIFECYCLE,
-    Lifecycle,
-    TwoPhaseChange,
-    UnsavedResult,
-    incomplete,
-    status_of,
-    way_of,
-)
+from holdfast.agents.recovery.fallback import refresh
+from holdfast.agents.recovery.rollback import append_old_state, find_step
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import RestoreAgent
+from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
+from holdfast.agents.runtime.two_phase import LIFECYCLE, UnsavedResult, find_transition, incomplete_error, parse_status
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
-from holdfast.agents.transfer.recovery import recover_transfer
+from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
 
+_INACTIVE: tuple[Status, ...] = ("created", "paused", "stopped", "failed")
+"""The statuses of an agent that no process runs."""
 
-async def start(phases: Lifecycle, revive: Revive) -> None:
-    """Start an agent, as it was saved last; what is found half-done is resolved first."""
-    async with phases.exclusive("the start"):
-        await renew(phases)
-        found = await _recover(phases, revive)
-        if not (found and phases.ours and phases.keeper.data.status == "running"):
-            await phases.live("start", also=bool(found))
+UNDONE_ERROR = "interrupted, and taken back"
+"""The error in the event of a change that was undone."""
 
 
-async def resume(phases: Lifecycle, revive: Revive) -> None:
-    """Have an agent go on where it was paused; also in another process."""
-    async with phases.exclusive("the resumption"):
-        await renew(phases)
-        found = await _recover(phases, revive) if phases.keeper.data.pending is not None else []
-        if not (found and phases.ours and phases.keeper.data.status == "running"):
-            await phases.live("resume")
+async def start(persister: AgentPersister, restore: RestoreAgent) -> None:
+    """Start an agent from its newest state, after resolving what is half-done."""
+    lifecycle = persister.lifecycle
+    async with lifecycle.exclusive("the start"):
+        await refresh(persister)
+        recoveries = await _recover(persister, restore)
+        if not (recoveries and lifecycle.owns_status and persister.data.status == "running"):
+            await lifecycle.change_status("start", after_recovery=bool(recoveries))
 
 
-async def recover(phases: Lifecycle, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
-    """Resolve what was interrupted: as the policy says, or as the caller does."""
-    async with phases.exclusive("the recovery"):
-        return await _recover(phases, revive, how)
+async def resume(persister: AgentPersister, restore: RestoreAgent) -> None:
+    """Resume an agent where it was paused; also in another process."""
+    lifecycle = persister.lifecycle
+    async with lifecycle.exclusive("the resumption"):
+        await refresh(persister)
+        recoveries = await _recover(persister, restore) if persister.data.pending is not None else []
+        if not (recoveries and lifecycle.owns_status and persister.data.status == "running"):
+            await lifecycle.change_status("resume")
 
 
-async def _recover(phases: Lifecycle, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
-    """An empty list if nothing is half-done."""
+async def recover(persister: AgentPersister, restore: RestoreAgent, how: OnIncomplete | None = None) -> list[Recovery]:
+    """Resolve what was interrupted: as `how` says, or by the agent's own policy."""
+    async with persister.lifecycle.exclusive("the recovery"):
+        return await _recover(persister, restore, how)
+
+
+async def _recover(persister: AgentPersister, restore: RestoreAgent, how: OnIncomplete | None = None) -> list[Recovery]:
+    """Return the recovery, or an empty list if nothing was half-done."""
     if how not in (None, *POLICIES):
         raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
-    begun = phases.keeper.data.pending
-    await phases.settle()
-    pending = phases.keeper.data.pending
-    if phases.done is not None and (pending is None or how != "back"):
-        return [await _finished(phases, phases.done)]
+    lifecycle, before = persister.lifecycle, persister.data.pending
+    await lifecycle.resolve_uncertain()
+    pending, result = persister.data.pending, lifecycle.unsaved_result
+    if result is not None and (pending is None or how != "back"):
+        return [await _save_result(persister, result)]
     if pending is None:
-        return await _crashed(phases) if begun is None else []  # that it failed is saved by now
+        return await _recover_crash(persister) if before is None else []  # that it failed is saved by now
     with trace_context.correlation(pending.correlation or None):
-        return [await _resolved(phases, pending, revive, how)]
+        return [await _resolve_pending(persister, pending, restore, how)]
 
 
-async def _finished(phases: Lifecycle, done: UnsavedResult) -> Recovery:
-    """The action was done by this very object, and only that it was could not be saved."""
-    keeper = phases.keeper
-    recovery = _found(phases, done.change.pending, "forward", ran=True)
-    with trace_context.correlation(done.change.pending.correlation or None):
-        if keeper.data.pending is None:
-            await keeper.commit("recovery", [told(keeper.line, recovery)])
-            phases.done = None
+async def _save_result(persister: AgentPersister, result: UnsavedResult) -> Recovery:
+    """Save the result of an action that this object ran, and whose result could not be saved."""
+    recovery = _build_recovery(persister, result.change.pending, "forward", ran=True)
+    events = [recovery_event(persister.line, recovery)]
+    with trace_context.correlation(result.change.pending.correlation or None):
+        if persister.data.pending is None:
+            await persister.commit("recovery", events)
+            persister.lifecycle.unsaved_result = None
         else:
-            await phases.finish(done, [told(keeper.line, recovery)])
-    await tell(phases, recovery)
+            await persister.lifecycle.finish(result, events)
+    await persister.lifecycle.report_recovery(recovery)
     return recovery
 
 
-async def _crashed(phases: Lifecycle) -> list[Recovery]:
-    """The record may say that the agent runs, which it did in another life."""
-    keeper = phases.keeper
-    if phases.ours or keeper.point is None or keeper.data.status in _AT_REST:
+async def _recover_crash(persister: AgentPersister) -> list[Recovery]:
+    """Save that the agent is stopped, if its record says that it runs in a process that is gone."""
+    if persister.lifecycle.owns_status or persister.point is None or persister.data.status in _INACTIVE:
         return []
-    since = to_datetime(keeper.point.time)
-    recovery = Recovery(keeper.line.id, "crashed", "none", keeper.now(), since, keeper.version)
-    standing = keeper.data.standing._replace(status="stopped")
-    await keeper.commit("recovery", [told(keeper.line, recovery)], standing=standing)
-    await tell(phases, recovery)
+    since = to_datetime(persister.point.time)
+    recovery = Recovery(persister.line.id, "crashed", "none", persister.now(), since, persister.version)
+    position = persister.data.position._replace(status="stopped")
+    await persister.commit("recovery", [recovery_event(persister.line, recovery)], position=position)
+    await persister.lifecycle.report_recovery(recovery)
     return [recovery]
 
 
-async def _resolved(phases: Lifecycle, pending: PendingChange, revive: Revive, how: OnIncomplete | None) -> Recovery:
-    keeper = phases.keeper
-    # What the action has changed so far was never saved, and does not count. A transfer has none.
-    await renew(phases, always=pending.kind != "transfer")
-    if keeper.data.pending != pending:
+async def _resolve_pending(
+    persister: AgentPersister, pending: PendingChange, restore: RestoreAgent, how: OnIncomplete | None
+) -> Recovery:
+    lifecycle = persister.lifecycle
+    # What the action has changed so far was never saved, and does not count. A transfer has no action.
+    await refresh(persister, always=pending.kind != "transfer")
+    if persister.data.pending != pending:
         raise ConflictError(
-            "what was half-done was resolved by another meanwhile",
-            where=phases.where,
-            hint="The agent is now as it was saved: go on, or start it",
+            "another process has resolved the pending change",
+            where=persister.where,
+            hint="The agent now has the saved state: continue, or start it",
             code="agent-conflict",
         )
-    policy = how or _policy(phases, pending)
-    # What was received is only to be acknowledged: there is nothing to decide.
+    policy = how or _policy(persister, pending)
+    # A transfer that was received is only to be acknowledged: there is nothing to decide.
     if policy == "manual" and pending.phase != "received":
-        raise incomplete(
-            pending, phases.where, f"Resolve it: store.agents.resolve({keeper.line.id!r}, 'back' or 'forward')"
+        raise incomplete_error(
+            pending, persister.where, f"Resolve it: store.agents.resolve({persister.line.id!r}, 'back' or 'forward')"
         )
     if pending.kind == "transfer":
-        return await _transfer(phases, pending, revive, policy)
+        return await _resolve_transfer(persister, pending, restore, policy)
     if policy == "forward":
-        return await _forward(phases, pending)
-    recovery = _found(phases, pending, "back")
-    events = [phases.event(pending, clocks.perf_counter_ns(), TAKEN_BACK), told(keeper.line, recovery)]
-    standing = taken_back(keeper.data.standing, pending, live=phases.ours)
-    newest = await keeper.line.point()
-    begun = await beginning(keeper.line, newest, f"{pending.kind}.begin")
-    if begun.id == newest.id:
-        await keeper.commit("recovery", events, standing=standing)
+        return await _roll_forward(persister, pending)
+    recovery = _build_recovery(persister, pending, "back")
+    change = lifecycle.event(pending, clocks.perf_counter_ns(), UNDONE_ERROR)
+    events = [change, recovery_event(persister.line, recovery)]
+    position = position_before(persister.data.position, pending, live=lifecycle.owns_status)
+    newest = await persister.line.point()
+    begin_step = await find_step(persister.line, newest, f"{pending.kind}.begin")
+    if begin_step.id == newest.id:
+        await persister.commit("recovery", events, position=position)
     else:
-        # The agent was saved in the middle of the action. That is taken back, too.
-        async with keeper.turns.turn():
-            permit = await keeper.line.allow("write")
-            made = await become(keeper.line, begun, newest, standing, "recovery", events, permit)
-            await keeper.load(made)
-    await tell(phases, recovery)
+        # The agent was saved in the middle of the action. That is undone, too.
+        async with persister.save_lock.acquire():
+            permit = await persister.line.allow("write")
+            new = await append_old_state(persister.line, begin_step, newest, position, "recovery", events, permit)
+            await persister.load(new)
+    await lifecycle.report_recovery(recovery)
     return recovery
 
 
-async def _forward(phases: Lifecycle, pending: PendingChange) -> Recovery:
-    """Do the action again, and finish it."""
-    keeper, started = phases.keeper, clocks.perf_counter_ns()
-    way = _way(phases, pending)
-    if way is None:
-        raise incomplete(
+async def _roll_forward(persister: AgentPersister, pending: PendingChange) -> Recovery:
+    """Run the action again, and finish the change."""
+    lifecycle, started = persister.lifecycle, clocks.perf_counter_ns()
+    transition = _find_transition(persister, pending)
+    if transition is None:
+        raise incomplete_error(
             pending,
-            phases.where,
-            f"The machine knows it no more. Resolve it: store.agents.resolve({keeper.line.id!r}, 'back' or 'forward')",
+            persister.where,
+            "The machine no longer declares it. Resolve it: "
+            f"store.agents.resolve({persister.line.id!r}, 'back' or 'forward')",
         )
-    change: TwoPhaseChange = (phases.transiting if pending.kind == "transition" else phases.living)(way, pending)
-    if pending.kind == "transition" and not phases.ours:
-        change = _at_rest(change)
-    recovery, failed = (_found(phases, pending, each, ran=True) for each in ("forward", "back"))
+    plan = lifecycle.plan_transition if pending.kind == "transition" else lifecycle.plan_status_change
+    change = plan(transition, pending)
+    if pending.kind == "transition" and not lifecycle.owns_status:
+        change = change._replace(after=_deactivate(change.after), failed=_deactivate(change.failed))
+    recovery, failure = (_build_recovery(persister, pending, each, ran=True) for each in ("forward", "back"))
     try:
-        await phases.act(change, started, [told(keeper.line, failed)])
+        await lifecycle.run_action(change, started, [recovery_event(persister.line, failure)])
     except Exception:
-        if keeper.data.pending is None:  # that it failed again is saved
-            phases.recoveries.append(failed)
+        if persister.data.pending is None:  # that it failed again is saved
+            lifecycle.recoveries.append(failure)
         raise
-    await phases.finish(UnsavedResult(change, started, ""), [told(keeper.line, recovery)])
-    phases.ours = phases.ours or pending.kind == "lifecycle"
-    await tell(phases, recovery)
+    await lifecycle.finish(UnsavedResult(change, started, ""), [recovery_event(persister.line, recovery)])
+    lifecycle.owns_status = lifecycle.owns_status or pending.kind == "lifecycle"
+    await lifecycle.report_recovery(recovery)
     return recovery
 
 
-async def _transfer(phases: Lifecycle, pending: PendingChange, revive: Revive, how: OnIncomplete) -> Recovery:
-    found = _found(phases, pending, "none")
-    resolved, ran = await recover_transfer(phases.keeper, "forward" if how == "forward" else "back", revive)
-    recovery = Recovery(found.agent, "transfer", resolved, found.time, found.since, found.version, pending, ran)
-    await tell(phases, recovery)
-    return recovery
-
-
-def _found(
-    phases: Lifecycle, pending: PendingChange, how: Literal["back", "forward", "none"], *, ran: bool = False
+async def _resolve_transfer(
+    persister: AgentPersister, pending: PendingChange, restore: RestoreAgent, how: OnIncomplete
 ) -> Recovery:
-    keeper = phases.keeper
-    return Recovery(keeper.line.id, kind_of(pending), how, keeper.now(), pending.time, keeper.version, pending, ran)
+    start = _build_recovery(persister, pending, "none")
+    resolved, ran = await recover_transfer(persister, "forward" if how == "forward" else "back", restore)
+    recovery = Recovery(start.agent, "transfer", resolved, start.time, start.since, start.version, pending, ran)
+    await persister.lifecycle.report_recovery(recovery)
+    return recovery
 
 
-def _policy(phases: Lifecycle, pending: PendingChange) -> OnIncomplete:
-    way = _way(phases, pending) if pending.kind == "transition" else None
-    return (None if way is None else way.on_incomplete) or phases.keeper.settings.on_incomplete
+def _build_recovery(
+    persister: AgentPersister, pending: PendingChange, how: Literal["back", "forward", "none"], *, ran: bool = False
+) -> Recovery:
+    kind, now = recovery_kind(pending), persister.now()
+    return Recovery(persister.line.id, kind, how, now, pending.time, persister.version, pending, ran)
 
 
-def _way(phases: Lifecycle, pending: PendingChange) -> Transition | None:
-    """The transition that was under way, if it is still declared."""
+def _policy(persister: AgentPersister, pending: PendingChange) -> OnIncomplete:
+    transition = _find_transition(persister, pending) if pending.kind == "transition" else None
+    return (None if transition is None else transition.on_incomplete) or persister.settings.on_incomplete
+
+
+def _find_transition(persister: AgentPersister, pending: PendingChange) -> Transition | None:
+    """Return the transition that was under way, if it is still declared."""
     if pending.kind == "lifecycle":
-        # A start after a recovery goes from whichever status that left.
-        return next((way for way in LIFECYCLE.transitions if way.trigger == pending.trigger), None)
-    machine = phases.keeper.spec.machine
-    return None if machine is None else way_of(machine, pending)
+        # A start after a recovery has the status that the recovery left as its source, so only the trigger counts.
+        return next((each for each in LIFECYCLE.transitions if each.trigger == pending.trigger), None)
+    machine = persister.spec.machine
+    return None if machine is None else find_transition(machine, pending)
 
 
-def _at_rest(change: TwoPhaseChange) -> TwoPhaseChange:
-    """The same, of an agent that nobody runs any more."""
-    return change._replace(after=_rested(change.after), failed=_rested(change.failed))
-
-
-def taken_back(standing: AgentPosition, pending: PendingChange, *, live: bool) -> AgentPosition:
-    """Where an agent stands after something was taken back."""
+def position_before(position: AgentPosition, pending: PendingChange, *, live: bool) -> AgentPosition:
+    """Return the position of an agent after a change is undone."""
     if pending.kind == "lifecycle":
-        standing = standing._replace(status=status_of(pending.source))
+        position = position._replace(status=parse_status(pending.source), pending=None)
     else:
-        standing = standing._replace(state=pending.source)
-    return standing._replace(pending=None) if live else _rested(standing._replace(pending=None))
+        position = position._replace(state=pending.source, pending=None)
+    return position if live else _deactivate(position)
 
 
-def _rested(standing: AgentPosition) -> AgentPosition:
-    return standing if standing.status in _AT_REST else standing._replace(status="stopped")
-
-
-_AT_REST: tuple[Status, ...] = ("created", "paused", "stopped", "failed")
-"""What the record of an agent says that nobody runs."""
-
-TAKEN_BACK = "interrupted, and taken back"
-"""What the row of a change says that was."""
+def _deactivate(position: AgentPosition) -> AgentPosition:
+    """Return the position of an agent that no process runs any more."""
+    return position if position.status in _INACTIVE else position._replace(status="stopped")

@@ -1,1 +1,1 @@
-"""Who keeps a live agent: what it carries, how that is saved, by the program or by itself, in one step or in two."""
+"""Live agents: their data, how it is saved, by the program or automatically, and changes in one step or two."""

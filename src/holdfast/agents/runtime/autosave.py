@@ -1,7 +1,7 @@
-"""Who saves agents in the background: for each store one, with a lane for each event loop.
+"""Save agents in the background: one worker for each store, with a queue for each event loop.
 
-An agent of an `AsyncStore` is saved on its own event loop. Those of a `Store` share one thread, whatever their number,
-with a loop in it: so saves of many agents are committed together.
+An agent of an `AsyncStore` is saved on its own event loop. All agents of a `Store` share one thread with a loop in it,
+so that saves of many agents are committed together.
 """
 
 from __future__ import annotations
@@ -9,78 +9,94 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import random
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.runtime.dirty_tracker import DirtyTracker
-from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, summed
-from holdfast.agents.runtime.save_queue import SaveQueue
-from holdfast.backends.runtime.drivers import run
+from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
+from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, add_up
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.hooks.breaker import HookBreaker
 
-if TYPE_CHECKING:
-    from holdfast.agents.runtime.persister import AgentPersister
-
 _log = logging.getLogger("holdfast.agents")
 
-_STATES: dict[str, BreakerState] = {"on": "closed", "off": "open", "trying": "trying"}
-"""What the states of a breaker are called in figures, where it is the store that is switched off."""
+_BREAKER_STATES: dict[str, BreakerState] = {"on": "closed", "off": "open", "trying": "trying"}
+"""The states of a breaker by the names that metrics use for them."""
 
+_MAX_SAVES = 16
+"""How many agents of a queue are saved at a time."""
 
-_making = threading.Lock()
+_BUSY_PAUSE = 0.005
+"""After how many seconds an agent that was just being changed is checked again."""
+
+_CANCEL_PAUSE = 1.0
+"""For how many seconds, at least, nothing is begun in a loop that cancelled a save."""
+
+_LAST_TASKS = ("shutdown_asyncgens", "shutdown_default_executor")
+"""The coroutines that an event loop runs after all other tasks."""
+
+_JOIN_TIMEOUT = 5.0
+"""How many seconds closing a store waits for the thread."""
+
+_create_lock = threading.Lock()
 
 
 class AutosaveWorker:
-    """The background of one store's agents."""
+    """Saves the agents of one store in the background."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.figures = SaveStatistics()
-        """Of all agents of the store."""
+        self.statistics = SaveStatistics()
+        """Statistics of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
-        """New agents of which it is not known whether they were saved; by what was asked for."""
+        """New agents of which it is uncertain whether they were saved, by the request."""
         self._breakers: dict[tuple[int, float, float], HookBreaker] = {}
         self._closed = False
         self.renew_locks()
         renew_after_fork(self)
-        self._at_exit = _flushing(weakref.ref(self))
+        self._at_exit = _exit_callback(weakref.ref(self))
         atexit.register(self._at_exit)
         weakref.finalize(self, atexit.unregister, self._at_exit).atexit = False
 
     @staticmethod
     def of(engine: Engine) -> AutosaveWorker:
-        """That of a store."""
-        found: AutosaveWorker | None = engine.agents
-        if found is None:
-            with _making:
+        """Return the worker of a store, creating it on first use."""
+        worker: AutosaveWorker | None = engine.agents
+        if worker is None:
+            with _create_lock:
                 if engine.agents is None:
                     engine.agents = AutosaveWorker()
-                found = engine.agents
-        return found
+                worker = engine.agents
+        return worker
 
     def renew_locks(self) -> None:
-        """For a forked child: agents that it has from its parent are the parent's to save, until it changes them."""
-        keepers = list(getattr(self, "_keepers", ()))
+        """Reset after a fork: agents that came from the parent are the parent's to save, until the child changes
+        them."""
+        agents = list(getattr(self, "_agents", ()))
         self._lock = threading.Lock()
-        self._keepers: weakref.WeakSet[AgentPersister] = weakref.WeakSet(keepers)
-        self._thread = SaveQueue(self.clock)
-        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SaveQueue] = weakref.WeakKeyDictionary()
-        self.figures.renew_locks()
+        self._agents: weakref.WeakSet[TrackedAgent] = weakref.WeakSet(agents)
+        self._thread_queue = SaveQueue(self.clock)
+        self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SaveQueue] = weakref.WeakKeyDictionary()
+        self.statistics.renew_locks()
         for breaker in self._breakers.values():
             breaker.renew_locks()
-        for keeper in keepers:
-            keeper.renew_locks()
+        for agent in agents:
+            agent.renew_locks()
 
     def breaker(self, settings: Autosave) -> HookBreaker:
-        """The breaker of all agents that have the same settings for it."""
+        """Return the breaker that all agents with the same settings for it share."""
         key = (settings.failures, settings.rest, settings.longest_rest)
         with self._lock:
             if key not in self._breakers:
@@ -88,139 +104,385 @@ class AutosaveWorker:
                 self._breakers[key] = HookBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
             return self._breakers[key]
 
-    def joined(self, keeper: AgentPersister) -> None:
-        """An agent of the store came to life."""
+    def register(self, agent: TrackedAgent) -> None:
+        """Add a live agent of the store."""
         with self._lock:
-            self._keepers.add(keeper)
+            self._agents.add(agent)
 
-    # Of watches -----------------------------------------------------------------------------------------------
+    # Scheduling -----------------------------------------------------------------------------------------------
 
-    def put(self, watch: DirtyTracker, at: float) -> None:
-        """Look at an agent at that time."""
-        lane = self._lane(watch)
-        if lane is not None and at < inf:
-            lane.put(watch, at)
+    def put(self, tracker: DirtyTracker, at: float) -> None:
+        """Check an agent at that time."""
+        queue = self._queue(tracker)
+        if queue is not None and at < inf:
+            queue.put(tracker, at)
 
-    def hurry(self, watch: DirtyTracker) -> None:
-        """Look at an agent now."""
-        lane = self._lane(watch)
-        if lane is not None:
-            lane.hurry(watch)
+    def hurry(self, tracker: DirtyTracker) -> None:
+        """Check an agent now."""
+        queue = self._queue(tracker)
+        if queue is not None:
+            queue.hurry(tracker)
 
-    def settled(self, watch: DirtyTracker) -> None:
-        """A save of an agent has ended: see when the next one is due."""
-        lane = self._lane(watch)
-        if lane is not None:
-            lane.settled(watch)
-            if not watch.saving:
-                self.put(watch, watch.due())
+    def end_save(self, tracker: DirtyTracker) -> None:
+        """Note that a save of an agent ended, and schedule the next one."""
+        queue = self._queue(tracker)
+        if queue is not None:
+            queue.end_save(tracker)
+            if not tracker.is_saving:
+                self.put(tracker, tracker.due())
 
-    def back(self) -> None:
-        """The store works again."""
+    def retry_all(self) -> None:
+        """Retry the saves that wait for the store: it works again."""
+        for queue in self._queues():
+            queue.retry()
+
+    def _queues(self) -> list[SaveQueue]:
         with self._lock:
-            lanes = [self._thread, *self._lanes.values()]
-        for lane in lanes:
-            lane.retry()
+            return [self._thread_queue, *self._loop_queues.values()]
 
-    def _lane(self, watch: DirtyTracker) -> SaveQueue | None:
-        """The one that an agent is saved in: of a thread, or of the event loop that runs. None if there is none."""
+    def _queue(self, tracker: DirtyTracker) -> TrackerQueue | None:
+        """Return the queue of the thread, or of the event loop that is running; None if neither applies."""
         if self._closed:
             return None
-        if watch.sync:
-            return self._thread
+        if tracker.sync:
+            return self._thread_queue
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return watch.lane
+            return tracker.queue
         with self._lock:
-            lane = self._lanes.get(loop)
-            if lane is None:
-                lane = self._lanes[loop] = SaveQueue(self.clock, loop)
-        if watch.lane is not lane:
-            watch.lane, watch.queued, watch.saving = lane, inf, False
-        return lane
+            queue = self._loop_queues.get(loop)
+            if queue is None:
+                queue = self._loop_queues[loop] = SaveQueue(self.clock, loop)
+        if tracker.queue is not queue:
+            tracker.queue, tracker.next_check, tracker.is_saving = queue, inf, False
+        return queue
 
-    # Of the store ---------------------------------------------------------------------------------------------
+    # The store ------------------------------------------------------------------------------------------------
 
-    def keepers(self) -> list[AgentPersister]:
-        """Those of the agents that there are."""
+    def agents(self) -> list[TrackedAgent]:
+        """Return the live agents."""
         with self._lock:
-            return list(self._keepers)
+            return list(self._agents)
 
     def metrics(self, actor: str = "") -> StoreMetrics:
-        """How it goes; for an identity, with its own agents only."""
-        keepers = [each for each in self.keepers() if actor in ("", each.line.handle.guard.actor)]
-        figures = summed(keeper.figures for keeper in keepers) if actor else self.figures
-        counts, buckets = figures.shown()
-        agents = {keeper.line.id: metrics_of(keeper) for keeper in keepers}
+        """Return the metrics of all agents, or of one identity's."""
+        live = [each for each in self.agents() if actor in ("", each.line.handle.guard.actor)]
+        statistics = add_up(each.statistics for each in live) if actor else self.statistics
+        counts, buckets = statistics.read()
+        agents = {each.line.id: metrics_of(each) for each in live}
         unsaved = sum(each.unsaved for each in agents.values())
         counts.changes += unsaved
-        states = {_STATES[breaker.state] for breaker in self._breakers.values()}
+        states = {_BREAKER_STATES[breaker.state] for breaker in self._breakers.values()}
         worst: BreakerState = "open" if "open" in states else "trying" if "trying" in states else "closed"
         oldest = max((each.oldest for each in agents.values()), default=0.0)
         return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
 
-    async def flush(self, watches: Sequence[DirtyTracker]) -> None:
-        """Save what is unsaved of agents; where the store cannot be used, of no more than are tried until then."""
-        for number, watch in enumerate(watches):
-            keeper = watch.keeper
+    async def flush(self, trackers: Sequence[DirtyTracker]) -> None:
+        """Save the unsaved changes of agents. Stops at the first agent for which the store is unavailable."""
+        for number, tracker in enumerate(trackers):
+            agent = tracker.agent
             try:
-                await keeper.save(if_changed=True)
+                await agent.save(if_changed=True)
             except (TransientError, UnavailableError) as error:
-                _tell_of(watches[number:], str(error))
+                _log_unsaved(trackers[number:], str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the others are still to be saved
-                _log.error("agent %r could not be saved: %s", keeper.line.id, error)
+                _log.error("agent %r could not be saved: %s", agent.line.id, error)
 
     async def close(self) -> None:
-        """The store is being closed: save what is unsaved, and nothing after that."""
+        """Save what is unsaved, and nothing after that: the store is being closed."""
         if not self._closed:
-            await self.flush(self._unsaved())
+            await self.flush(self._dirty_trackers())
             self._closed = True
-            with self._lock:
-                lanes = [self._thread, *self._lanes.values()]
-            for lane in lanes:
-                lane.end()
+            for queue in self._queues():
+                queue.close()
 
-    def leave(self) -> None:
-        """The program ends: save what agents of a `Store` have not saved, if the store can be used."""
+    def flush_at_exit(self) -> None:
+        """Save the agents of a `Store` when the program ends, if the store is available."""
         if self._closed:
             return
-        unsaved = self._unsaved()
-        watches = [watch for watch in unsaved if watch.sync]
-        _tell_of([watch for watch in unsaved if not watch.sync], "the AsyncStore was not closed")
-        if any(watch.breaker.until for watch in watches):
-            _tell_of(watches, "the store is left alone, because saves failed")
+        dirty = self._dirty_trackers()
+        trackers = [each for each in dirty if each.sync]
+        _log_unsaved([each for each in dirty if not each.sync], "the AsyncStore was not closed")
+        if any(each.breaker.until for each in trackers):
+            _log_unsaved(trackers, "saving is suspended because saves failed")
         else:
-            run(self.flush(watches))
+            run(self.flush(trackers))
 
-    def _unsaved(self) -> list[DirtyTracker]:
-        """What may have something to save."""
-        return [each.watch for each in self.keepers() if each.watch is not None and each.watch.wants]
+    def _dirty_trackers(self) -> list[DirtyTracker]:
+        return [each.tracker for each in self.agents() if each.tracker is not None and each.tracker.needs_save]
 
 
-def _tell_of(watches: Sequence[DirtyTracker], why: str) -> None:
-    lost = [watch.keeper.line.id for watch in watches if watch.unsaved]
+def _log_unsaved(trackers: Sequence[DirtyTracker], reason: str) -> None:
+    lost = [each.agent.line.id for each in trackers if each.unsaved]
     if lost:
-        _log.error("%d agents have changes that are not saved: %s: %s", len(lost), ", ".join(lost[:20]), why)
+        _log.error("%d agents have changes that are not saved: %s: %s", len(lost), ", ".join(lost[:20]), reason)
 
 
-def _flushing(saver: weakref.ref[AutosaveWorker]) -> Callable[[], None]:
+def _exit_callback(worker: weakref.ref[AutosaveWorker]) -> Callable[[], None]:
     def flush() -> None:
-        found = saver()
-        if found is not None:
-            found.leave()
+        live = worker()
+        if live is not None:
+            live.flush_at_exit()
 
     return flush
 
 
-def metrics_of(keeper: AgentPersister) -> AgentMetrics:
-    """How the saving of one agent goes."""
-    counts, buckets = keeper.figures.shown()
-    watch, error = keeper.watch, keeper.error
-    about = "" if error is None else f"{type(error).__name__}: {error}"
-    if watch is None:
-        return AgentMetrics(keeper.line.id, keeper.version, counts, buckets, 0, 0.0, "closed", False, about)
-    counts.changes += watch.unsaved
-    standing = (watch.unsaved, watch.oldest, _STATES[watch.breaker.state], watch.halted is None)
-    return AgentMetrics(keeper.line.id, keeper.version, counts, buckets, *standing, about)
+def metrics_of(agent: TrackedAgent) -> AgentMetrics:
+    """Return the metrics of one agent."""
+    counts, buckets = agent.statistics.read()
+    tracker, error = agent.tracker, agent.error
+    text = "" if error is None else f"{type(error).__name__}: {error}"
+    if tracker is None:
+        return AgentMetrics(agent.line.id, agent.version, counts, buckets, 0, 0.0, "closed", False, text)
+    counts.changes += tracker.unsaved
+    state = (tracker.unsaved, tracker.oldest, _BREAKER_STATES[tracker.breaker.state], tracker.halt_error is None)
+    return AgentMetrics(agent.line.id, agent.version, counts, buckets, *state, text)
+
+
+class SaveQueue:
+    """The agents that one event loop saves, by when they are due.
+
+    The loop is the program's, or one of its own in a thread of its own. The thread is started when it is first needed,
+    and ends when nothing is left to check. It does not keep a program from ending, and keeps only those agents alive
+    that have unsaved changes.
+    """
+
+    def __init__(self, clock: Callable[[], float], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Use the program's event loop, or without one start a thread with a loop."""
+        self._clock = clock
+        self._has_thread = loop is None
+        self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _none if loop is None else weakref.ref(loop)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._heap: list[tuple[float, int, weakref.ref[DirtyTracker]]] = []
+        self._urgent: list[DirtyTracker] = []
+        self._unsaved: set[DirtyTracker] = set()
+        self._ready: deque[DirtyTracker] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_time = inf
+        """When the loop checks next, at the latest."""
+        self._closed = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program's event loop is closed."""
+        loop = self._loop()
+        return not self._has_thread and (loop is None or loop.is_closed())
+
+    # From any thread ------------------------------------------------------------------------------------------
+
+    def put(self, tracker: DirtyTracker, at: float) -> None:
+        """Check an agent at that time."""
+        with self._lock:
+            self._keep_alive(tracker)
+            if at < tracker.next_check and not self._closed:
+                tracker.next_check = at
+                heappush(self._heap, (at, next(self._numbers), weakref.ref(tracker)))
+                self._wake(at)
+
+    def hurry(self, *trackers: DirtyTracker) -> None:
+        """Check agents now."""
+        with self._lock:
+            if self._closed:
+                return
+            for tracker in trackers:
+                self._keep_alive(tracker)
+                self._urgent.append(tracker)
+            self._wake(0.0)
+
+    def retry(self) -> None:
+        """Retry all saves that wait for the store."""
+        with self._lock:
+            trackers = list(self._unsaved)
+        for tracker in trackers:
+            tracker.retry_now()
+        self.hurry(*trackers)
+
+    def end_save(self, tracker: DirtyTracker) -> None:
+        """Note that a save of an agent ended."""
+        with self._lock:
+            if tracker.halt_error is not None or not tracker.unsaved:
+                self._unsaved.discard(tracker)
+
+    def close(self) -> None:
+        """Save nothing more."""
+        with self._lock:
+            self._closed = True
+            self._heap.clear()
+            self._urgent.clear()
+            self._unsaved.clear()
+            self._ready.clear()
+            thread = self._thread
+            self._wake_time = inf
+            if self._loop() is not None:
+                self._wake(0.0)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_TIMEOUT)
+
+    def _keep_alive(self, tracker: DirtyTracker) -> None:
+        if tracker.unsaved and tracker.halt_error is None and not self._closed:
+            self._unsaved.add(tracker)
+
+    def _wake(self, at: float) -> None:
+        """Have the loop check at that time. The caller has the lock."""
+        if at >= self._wake_time:
+            return
+        loop = self._loop()
+        if loop is None and self._has_thread:
+            loop = Context().run(asyncio.new_event_loop)  # it would keep the caller's context alive
+            thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-autosave", daemon=True)
+            thread.start()
+            self._loop, self._thread = _always(loop), thread
+        self._wake_time = at
+        if loop is not None:
+            try:
+                # In a context of its own: a save belongs to none of the callers whose changes are in it.
+                loop.call_soon_threadsafe(self._check, context=Context())
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                # The loop ended, and the agents with it.
+
+    # In the loop ----------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Begin the saves that are due, and schedule the next check."""
+        now, loop = self._clock(), asyncio.get_running_loop()
+        with self._lock:
+            if loop is not self._loop():
+                return  # this loop is ending, and another one was started
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._wake_time = inf  # whatever is added from now on asks for another check
+            due, self._urgent = self._urgent, []
+            while self._heap and self._heap[0][0] <= now:
+                at, _, reference = heappop(self._heap)
+                tracker = reference()
+                if tracker is not None and tracker.next_check == at:
+                    tracker.next_check = inf
+                    due.append(tracker)
+        for tracker in due:
+            self._consider(tracker, now)
+        self._begin_saves()
+        with self._lock:
+            if self._heap and self._heap[0][0] < self._wake_time:
+                self._wake_time = self._heap[0][0]
+                self._timer = loop.call_later(max(0.0, self._wake_time - now), self._check, context=Context())
+            self._stop_if_idle()
+
+    def _consider(self, tracker: DirtyTracker, now: float) -> None:
+        at = tracker.due()
+        if tracker.is_saving or at == inf:
+            return  # it is scheduled again once it is saved, or changes
+        if at > now:
+            self.put(tracker, at)
+        elif tracker.agent.open_blocks:
+            tracker.due_when_idle = True
+            tracker.set_overdue(True)
+            if not tracker.agent.open_blocks:
+                self.put(tracker, now)  # the block ended just now
+        else:
+            tracker.is_saving = True
+            self._ready.append(tracker)
+
+    def _begin_saves(self) -> None:
+        """Begin as many saves as may run at a time, or postpone them if the loop is about to end."""
+        if not self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._has_thread and _is_ending(loop):
+            self._postpone_all()
+        for _ in range(min(len(self._ready), _MAX_SAVES - len(self._tasks))):
+            task = loop.create_task(self._save())
+            self._tasks.add(task)
+            task.add_done_callback(self._end_task)
+
+    async def _save(self) -> None:
+        """Save the agents that are ready, one after the other."""
+        while self._ready:
+            tracker = self._ready.popleft()
+            soon = 0.0
+            if not tracker.breaker.lets():
+                tracker.is_saving = False
+                tracker.set_overdue(False)
+                pause = min(tracker.settings.rest, 1.0) * random.uniform(0.5, 1)  # noqa: S311 - not all at once
+                self.put(tracker, max(tracker.breaker.until / 1e9, self._clock() + pause))
+                continue
+            is_trial = bool(tracker.breaker.until)
+            try:
+                await arun(tracker.agent.save("autosave", if_changed=True, background=True))
+                tracker.set_overdue(False)
+            except AgentBusy:
+                soon = self._clock() + _BUSY_PAUSE
+                tracker.set_overdue(True)
+            except asyncio.CancelledError:
+                self._postpone(tracker)
+                raise
+            except Exception as error:  # noqa: BLE001 - it is recorded, counted, and tried again
+                _log.debug("agent %r could not be saved: %s", tracker.agent.line.id, error)
+                tracker.set_overdue(False)
+            finally:
+                tracker.is_saving = False
+                if is_trial:  # otherwise the trial, if there is one, is another agent's
+                    tracker.breaker.left()
+            at = max(tracker.due(), soon)
+            if at < inf:
+                self.put(tracker, at)
+
+    def _end_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            self._postpone_all()
+        self._begin_saves()  # whatever came when this one had just ended, and all others were at work
+        with self._lock:
+            self._stop_if_idle()
+
+    def _postpone_all(self) -> None:
+        while self._ready:
+            self._postpone(self._ready.popleft())
+
+    def _postpone(self, tracker: DirtyTracker) -> None:
+        """Try again later, in case the loop goes on: usually it is ending, and nothing is begun in it any more."""
+        tracker.is_saving = False
+        self.put(tracker, self._clock() + max(_CANCEL_PAUSE, tracker.settings.interval))
+
+    def _stop_if_idle(self) -> None:
+        """End the thread if nothing is left. The caller has the lock."""
+        if self._has_thread and not (self._heap or self._urgent or self._ready or self._tasks):
+            loop = self._loop()
+            self._loop, self._thread, self._wake_time = _none, None, inf
+            if loop is not None:
+                loop.stop()
+
+
+def _is_ending(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether an event loop is about to be closed: a task that began now would be left over.
+
+    `asyncio.run` cancels all tasks and lets them end, and then runs two of its own.
+    """
+    tasks = asyncio.all_tasks(loop)
+    return bool(tasks) and all(
+        task.cancelling() or getattr(task.get_coro(), "__name__", "") in _LAST_TASKS for task in tasks
+    )
+
+
+def _none() -> None:
+    return None
+
+
+def _always(loop: asyncio.AbstractEventLoop) -> Callable[[], asyncio.AbstractEventLoop]:
+    return lambda: loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()

@@ -1,4 +1,4 @@
-"""What a keeper works on: what an agent carries, what was taken of it, and the step that is to be made of that."""
+"""The data of a live agent, its state as it is captured, and the step that saves it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.engine.model.packed_state import Packed
 
 @dataclass(slots=True)
 class AgentData:
-    """What an agent carries besides its own fields."""
+    """The data of an agent besides its own fields."""
 
     configuration: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
@@ -29,38 +29,39 @@ class AgentData:
     state: str = ""
     created: datetime | None = None
     pending: PendingChange | None = None
-    carried: dict[str, Any] = field(default_factory=dict)
-    """Fields that were saved, and that the class does not declare any more. They stay with it."""
+    undeclared_fields: dict[str, Any] = field(default_factory=dict)
+    """Saved fields that the class no longer declares. They stay with the agent."""
 
     @property
-    def standing(self) -> AgentPosition:
-        """Where the agent is."""
+    def position(self) -> AgentPosition:
+        """The position of the agent in its lifecycle and its machine."""
         return AgentPosition(self.status, self.state, self.pending)
 
-    @standing.setter
-    def standing(self, standing: AgentPosition) -> None:
-        self.status, self.state, self.pending = standing
+    @position.setter
+    def position(self, position: AgentPosition) -> None:
+        self.status, self.state, self.pending = position
 
 
 class CapturedState(NamedTuple):
-    """An agent's state at one moment: what is to be saved of it, and what that makes of what was saved."""
+    """An agent's state at one moment, and how it differs from what was saved."""
 
     delta: Delta
     packed: dict[bytes, Packed]
-    said: UnsavedMessages
-    standing: AgentPosition
+    messages: UnsavedMessages
+    position: AgentPosition
     mark: int = 0
-    """How many changes were counted when it was taken."""
+    """How many changes were counted at the capture."""
 
 
 class Attempt(NamedTuple):
-    """A step that is about to be made, or of which it is not known whether it was."""
+    """A step that is about to be saved, or of which it is uncertain whether it was."""
 
-    saving: AppendRequest
-    taken: CapturedState
+    request: AppendRequest
+    captured: CapturedState
     events: Sequence[Event] = ()
     redo: Callable[[], bool] | None = None
-    """Where it is one of several that are made together, and was taken back in memory because it was not known whether
-    they were: has the agent be what the step made of it. False if that cannot be."""
+    """Set for one of several steps that are saved together and were undone in memory, since it is uncertain whether
+    they were saved: changes the agent as the step did. Returns False if that is impossible."""
     earlier: Attempt | None = None
-    """Such a one that was still open when this was tried: if it came after all, it is what this one was refused for."""
+    """Such a step that was still uncertain at this attempt: if it was saved after all, it is what this one conflicted
+    with."""

@@ -1,6 +1,7 @@
-"""A watch: counts the changes of one agent that is saved by itself, and knows when it is due.
+"""Count the unsaved changes of one agent, and decide when it is due to be saved automatically.
 
-Who saves it then is in `holdfast.agents.runtime.autosave`.
+`holdfast.agents.runtime.autosave` does the saving. The agent and the scheduler are protocols here, since both build on
+this module.
 """
 
 from __future__ import annotations
@@ -9,288 +10,397 @@ import asyncio
 import math
 import random
 import time
-from threading import Event, Lock, get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, RLock, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import AgentOptions
+from holdfast.agents.runtime.data import AgentData, CapturedState
+from holdfast.agents.runtime.metrics import SaveStatistics
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.backends.runtime.drivers import arun
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError, UnsupportedError
 from holdfast.hooks.breaker import HookBreaker
 
-if TYPE_CHECKING:
-    from holdfast.agents.definition.autosave import Autosave
-    from holdfast.agents.runtime.autosave import AutosaveWorker
-    from holdfast.agents.runtime.data import CapturedState
-    from holdfast.agents.runtime.persister import AgentPersister
-    from holdfast.agents.runtime.save_queue import SaveQueue
+_MAX_TORN = 5
+"""How often in a row a state that changes during its capture is captured again soon, before that is a failure."""
 
+_CAPTURE_TIMEOUT = 0.05
+"""How many seconds a change block waits at most, before it begins, for a save that is due."""
 
-_PATIENCE = 5
-"""How often in a row a state that changes while it is taken is tried again soon; then it has failed."""
-
-
-_ROOM = 0.05
-"""For so many seconds at most a block that changes an agent waits, before it begins, for a save that is due."""
-
-
-_RESTING = ("paused", "stopped", "failed")
-"""An agent of these statuses is looked at only if it says that it changed."""
+_INACTIVE = ("paused", "stopped", "failed")
+"""Statuses in which an agent is checked only after it reports a change."""
 
 
 class AgentBusy(Exception):
-    """An agent is in the middle of something: its state is not to be taken in the background now."""
+    """Raised when an agent is in the middle of something and cannot be captured in the background."""
+
+
+class TrackedAgent(Protocol):
+    """An agent that can be saved automatically: an `AgentPersister`."""
+
+    line: AgentLine
+    data: AgentData
+    settings: AgentOptions
+    point: StepRef | None
+    lock: RLock
+    statistics: SaveStatistics
+    tracker: DirtyTracker | None
+    open_blocks: int
+    committing_thread: int
+    error: BaseException | None
+
+    @property
+    def version(self) -> int: ...
+    def take(self) -> CapturedState: ...
+    def mark_changed(self, count: int = 1) -> None: ...
+    async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef: ...
+    async def write_through(self) -> None: ...
+    def renew_locks(self) -> None: ...
+
+
+class TrackerQueue(Protocol):
+    """The queue of one event loop: a `SaveQueue`."""
+
+    @property
+    def ended(self) -> bool: ...
+    def put(self, tracker: DirtyTracker, at: float) -> None: ...
+    def hurry(self, *trackers: DirtyTracker) -> None: ...
+    def end_save(self, tracker: DirtyTracker) -> None: ...
+
+
+class SaveScheduler(Protocol):
+    """The scheduler of all automatic saves of a store: an `AutosaveWorker`."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+    def breaker(self, settings: Autosave) -> HookBreaker: ...
+    def put(self, tracker: DirtyTracker, at: float) -> None: ...
+    def hurry(self, tracker: DirtyTracker) -> None: ...
+    def end_save(self, tracker: DirtyTracker) -> None: ...
+    def retry_all(self) -> None: ...
 
 
 class DirtyTracker:
-    """Counts what changed of one agent, and knows when it is due to be saved."""
+    """Counts the changes of one agent, and knows when it is due to be saved."""
 
-    def __init__(self, keeper: AgentPersister, settings: Autosave, saver: AutosaveWorker, *, sync: bool) -> None:
-        self.keeper = keeper
+    def __init__(self, agent: TrackedAgent, settings: Autosave, scheduler: SaveScheduler, *, sync: bool) -> None:
+        self.agent = agent
         self.settings = settings
         self.sync = sync
-        """Whether it is an agent of a `Store`."""
-        self.breaker: HookBreaker = saver.breaker(settings)
-        self.counted = 0
-        """Changes so far."""
-        self.halted: Exception | None = None
-        """Why it is no longer saved by itself."""
-        self.waiting = False
-        """It was due while the agent was in the middle of something."""
-        self.queued = math.inf
-        """When the lane looks at it next."""
-        self.saving = False
-        """It is being saved in the background."""
-        self.lane: SaveQueue | None = None
-        """The one of the event loop that it was in last."""
-        self.wanted = False
-        """It is due, and could not be saved because the agent was in the middle of something."""
-        self._room = Event()
-        self.inside: list[asyncio.Task[Any] | None] = []
-        """The tasks that are in blocks that change it."""
-        self._saver = saver
-        # Where the program waits for each change to be saved, there is nothing to hurry for in the background.
-        self._most = 1 if settings.write_through and not sync else settings.changes
-        self.waits = settings.write_through and sync
-        """Whether who changes it waits until that is saved."""
-        self._saved = 0
-        self._since = math.inf
-        """When the oldest change was made that is not saved."""
-        self._next = 0.0
-        """When the oldest change was made since the state was taken last; infinite if none was."""
-        self._looked = saver.clock()
+        """Whether the agent belongs to a `Store`."""
+        self.breaker: HookBreaker = scheduler.breaker(settings)
+        self.change_count = 0
+        """All changes so far."""
+        self.halt_error: Exception | None = None
+        """The error that ended automatic saves."""
+        self.due_when_idle = False
+        """Whether the agent became due inside a block."""
+        self.next_check = math.inf
+        """When the queue checks the agent next."""
+        self.is_saving = False
+        """Whether a background save is under way."""
+        self.queue: TrackerQueue | None = None
+        """The queue of the event loop that used the agent last."""
+        self.overdue = False
+        """Whether the agent is due and could not be saved because it was inside a block."""
+        self._capture_done = Event()
+        self.block_tasks: list[asyncio.Task[Any] | None] = []
+        """The tasks that are inside change blocks."""
+        self._scheduler = scheduler
+        # Where the program waits for each change to be saved, the background has no reason to hurry.
+        self._threshold = 1 if settings.write_through and not sync else settings.changes
+        self.saves_in_caller = settings.write_through and sync
+        """Whether a caller that changes the agent waits until the change is saved."""
+        self._saved_count = 0
+        self._oldest_unsaved = math.inf
+        """When the oldest unsaved change was made."""
+        self._oldest_uncaptured = 0.0
+        """When the oldest change since the last capture was made; infinite without one."""
+        self._last_check = scheduler.clock()
         self._failures = 0
-        self._torn = 0
-        self._tried: Exception | None = None
-        self._again = 0.0
-        self._inherited = False
-        """It is the agent of the process that this one was forked from, and nothing was changed here."""
+        self._torn_captures = 0
+        self._last_conflict: Exception | None = None
+        self._retry_at = 0.0
+        self._belongs_to_parent = False
+        """Whether the agent came from the process that this one was forked from, and was not changed here."""
         self._lock = Lock()
 
     # Changes --------------------------------------------------------------------------------------------------
 
     @property
     def unsaved(self) -> int:
-        """Changes that were counted and are not saved."""
-        return self.counted - self._saved
+        """The number of counted changes that are not saved."""
+        return self.change_count - self._saved_count
 
     @property
     def oldest(self) -> float:
-        """How many seconds ago the oldest of them was counted; 0.0 if there is none."""
-        return 0.0 if self._since == math.inf else max(0.0, self._saver.clock() - self._since)
+        """The age in seconds of the oldest unsaved change; 0.0 without one."""
+        return 0.0 if self._oldest_unsaved == math.inf else max(0.0, self._scheduler.clock() - self._oldest_unsaved)
 
-    def changed(self, count: int) -> None:
-        """So many changes were made."""
+    def add_changes(self, count: int) -> None:
+        """Count changes, and schedule a save of them."""
         with self._lock:
-            before = self.counted - self._saved
-            self.counted += count
-            self._inherited = False
-            if not before or self._next == math.inf:
-                now = self._saver.clock()
-                self._since, self._next = min(self._since, now), min(self._next, now)
-        if before < self._most <= before + count and not self._failures:
-            self._saver.hurry(self)
-        elif not before or not (self.sync or (self.lane is not None and not self.lane.ended)):
-            self._saver.put(self, self._since + self.settings.interval)
+            before = self.change_count - self._saved_count
+            self.change_count += count
+            self._belongs_to_parent = False
+            if not before or self._oldest_uncaptured == math.inf:
+                now = self._scheduler.clock()
+                self._oldest_unsaved = min(self._oldest_unsaved, now)
+                self._oldest_uncaptured = min(self._oldest_uncaptured, now)
+        if before < self._threshold <= before + count and not self._failures:
+            self._scheduler.hurry(self)
+        elif not before or not (self.sync or (self.queue is not None and not self.queue.ended)):
+            self._scheduler.put(self, self._oldest_unsaved + self.settings.interval)
 
     def due(self) -> float:
-        """When it is to be saved, by the clock of the store; infinite if it need not be."""
-        if self.halted is not None:
+        """Return when the agent is to be saved, by the scheduler's clock; infinite if it need not be."""
+        if self.halt_error is not None:
             return math.inf
         with self._lock:
             if self._failures:
-                at = self._again if self.unsaved or self.is_running else math.inf
-            elif self.unsaved >= self._most:
+                at = self._retry_at if self.unsaved or self.is_running else math.inf
+            elif self.unsaved >= self._threshold:
                 at = 0.0
             elif self.unsaved:
-                at = self._since + self.settings.interval
+                at = self._oldest_unsaved + self.settings.interval
             elif self.is_running:
-                at = self._looked + self.settings.interval
+                at = self._last_check + self.settings.interval
             else:
                 at = math.inf
-            return max(at, self._again) if self._torn else at
+            return max(at, self._retry_at) if self._torn_captures else at
 
     @property
     def is_running(self) -> bool:
-        """Whether it is looked at now and then: it is there in the store, and not at rest."""
-        at_work = self.keeper.point is not None and self.keeper.data.status not in _RESTING
-        return at_work and not self._inherited
+        """Whether the agent is checked periodically: it is in the store, and active."""
+        active = self.agent.point is not None and self.agent.data.status not in _INACTIVE
+        return active and not self._belongs_to_parent
 
-    @property
-    def resolves(self) -> bool:
-        """Whether somebody else saved the agent, which is to be resolved where the agent runs."""
-        if type(self.halted) is not ConflictError or not self.sync or self._tried is self.halted:
+    def claim_conflict(self) -> bool:
+        """Return, once for each conflict, whether the thread that runs the agent is to resolve it."""
+        if type(self.halt_error) is not ConflictError or not self.sync or self._last_conflict is self.halt_error:
             return False
-        self._tried = self.halted
-        return self.keeper.settings.on_conflict != "refuse"
+        self._last_conflict = self.halt_error
+        return self.agent.settings.on_conflict != "refuse"
 
     @property
-    def wants(self) -> bool:
+    def needs_save(self) -> bool:
         """Whether there is, or may be, something to save."""
-        return self.halted is None and (self.unsaved > 0 or self.is_running)
+        return self.halt_error is None and (self.unsaved > 0 or self.is_running)
 
     # Saves ----------------------------------------------------------------------------------------------------
 
-    def taken(self) -> int:
-        """The state is taken now: how many changes are in it."""
+    def start_capture(self) -> int:
+        """Note that the state is captured now, and return how many changes it contains."""
         with self._lock:
-            self._next = math.inf
-            return self.counted
+            self._oldest_uncaptured = math.inf
+            return self.change_count
 
-    def saved(self, mark: int) -> int:
-        """So many changes of all that were counted are saved. Returns how many of them were not before."""
+    def mark_saved(self, mark: int) -> int:
+        """Note that the first `mark` changes are saved, and return how many of them are newly so."""
         with self._lock:
-            now, new = self._saver.clock(), max(0, mark - self._saved)
-            self._saved += new
-            self._since = (now if self._next == math.inf else self._next) if self.unsaved else math.inf
-            self._looked, self._failures, self._torn, self.halted = now, 0, 0, None
+            now, new = self._scheduler.clock(), max(0, mark - self._saved_count)
+            self._saved_count += new
+            oldest = now if self._oldest_uncaptured == math.inf else self._oldest_uncaptured
+            self._oldest_unsaved = oldest if self.unsaved else math.inf
+            self._last_check, self._failures, self._torn_captures, self.halt_error = now, 0, 0, None
         if new:
-            self.keeper.figures.add(changes=new)
-        self._saver.settled(self)
+            self.agent.statistics.add(changes=new)
+        self._scheduler.end_save(self)
         return new
 
-    def take(self) -> CapturedState:
-        """The agent's state, taken in the background: raises `AgentBusy` rather than to wait for the agent."""
-        keeper = self.keeper
-        if not keeper.lock.acquire(blocking=False):
+    def capture(self) -> CapturedState:
+        """Capture the agent's state in the background. Raises `AgentBusy` rather than wait for the agent."""
+        agent = self.agent
+        if not agent.lock.acquire(blocking=False):
             raise AgentBusy
         try:
-            if keeper.held:
+            if agent.open_blocks:
                 raise AgentBusy
-            taken = keeper.take()
-            self.want(False)
-            return taken
+            captured = agent.take()
+            self.set_overdue(False)
+            return captured
         except Exception as error:
             if self._is_torn(error):
                 raise AgentBusy from error
             raise
         finally:
-            keeper.lock.release()
+            agent.lock.release()
 
-    def made(self, mark: int) -> None:
-        """A step was made, in which there are so many changes of all."""
-        new = self.saved(mark)
+    def record_step(self, mark: int) -> None:
+        """Note that a step with the first `mark` changes was saved."""
+        new = self.mark_saved(mark)
         if new > 1:
-            self.keeper.figures.add(coalesced=new - 1)
+            self.agent.statistics.add(coalesced=new - 1)
         if self.breaker.succeeded():
-            self._saver.back()
+            self._scheduler.retry_all()
 
-    def failed(self, error: BaseException) -> bool:
-        """A save failed. Returns whether that opened the breaker."""
+    def record_failure(self, error: BaseException) -> bool:
+        """Note that a save failed, and return whether that opened the breaker."""
         settings, opened = self.settings, False
         with self._lock:
             if isinstance(error, ConflictError) or (isinstance(error, UnavailableError) and error.code == "closed"):
-                self.halted = error
+                self.halt_error = error
             pause = min(settings.pause * 2**self._failures, settings.longest_pause)
             self._failures = min(self._failures + 1, 60)
-            self._torn = 0
-            self._again = self._saver.clock() + pause * random.uniform(0.5, 1)  # noqa: S311 - not all at once
+            self._torn_captures = 0
+            self._retry_at = self._scheduler.clock() + pause * random.uniform(0.5, 1)  # noqa: S311 - not all at once
         if isinstance(error, TransientError | UnavailableError):
             closed = not self.breaker.until
             opened = self.breaker.failed() and closed
-        self._saver.settled(self)
+        self._scheduler.end_save(self)
         return opened
 
     def _is_torn(self, error: Exception) -> bool:
-        """Whether the state changed while it was taken, and is to be taken again soon."""
-        if self._torn >= _PATIENCE or not _changed_meanwhile(error):
+        """Whether the state changed during its capture, and is to be captured again soon."""
+        if self._torn_captures >= _MAX_TORN or not _is_concurrent_change(error):
             return False
         with self._lock:
-            self._torn += 1
-            self._again = self._saver.clock() + 0.002 * 2**self._torn
+            self._torn_captures += 1
+            self._retry_at = self._scheduler.clock() + 0.002 * 2**self._torn_captures
         return True
 
-    def retry(self) -> None:
-        """The store is back: there is nothing to wait for."""
-        self._again = 0.0
+    def retry_now(self) -> None:
+        """Skip the pause before the next attempt: the store is back."""
+        self._retry_at = 0.0
 
-    def want(self, wanted: bool) -> None:
-        """Who begins to change the agent is to wait for a save that is due; or not any more."""
-        self.wanted = wanted
-        if wanted:
-            self._room.clear()
+    def set_overdue(self, overdue: bool) -> None:
+        """Have the next change block wait for a save that is due, or no longer."""
+        self.overdue = overdue
+        if overdue:
+            self._capture_done.clear()
         else:
-            self._room.set()
+            self._capture_done.set()
 
-    def make_room(self) -> None:
-        """Wait until the state is taken, but not for long. Else an agent that is changed by one block after the other
-        would never be saved."""
-        self._room.wait(_ROOM)
-        self.wanted = False  # once for each time that it is tried
+    def wait_for_capture(self) -> None:
+        """Wait briefly until the state is captured: an agent that is changed by one block after another would never be
+        saved otherwise."""
+        self._capture_done.wait(_CAPTURE_TIMEOUT)
+        self.overdue = False  # one wait for each attempt
 
-    async def amake_room(self) -> None:
-        """The same, on the event loop that it is taken on."""
-        end = time.monotonic() + _ROOM
-        while self.wanted and time.monotonic() < end:
+    async def await_capture(self) -> None:
+        """Wait as `wait_for_capture` does, on the event loop that captures the state."""
+        end = time.monotonic() + _CAPTURE_TIMEOUT
+        while self.overdue and time.monotonic() < end:
             await asyncio.sleep(0.001)
-        self.wanted = False
+        self.overdue = False
 
-    def freed(self) -> None:
-        """The agent is no longer in the middle of something."""
-        if self.waiting:
-            self.waiting = False
-            self._saver.hurry(self)
+    def end_blocks(self) -> None:
+        """Note that the last open block ended."""
+        if self.due_when_idle:
+            self.due_when_idle = False
+            self._scheduler.hurry(self)
 
-    def loaded(self) -> None:
-        """The agent was given another state, which is saved."""
-        self.saved(self.taken())
+    def mark_loaded(self) -> None:
+        """Note that the agent loaded a state that is saved."""
+        self.mark_saved(self.start_capture())
 
     def renew_locks(self) -> None:
-        """For a forked child: what is unsaved is the parent's to save, until something more is changed here."""
+        """Reset after a fork: unsaved changes are the parent's to save, until the child makes one of its own."""
         self._lock = Lock()
-        self.lane, self.queued, self.waiting, self.saving = None, math.inf, False, False
-        self.wanted, self._room, self.inside = False, Event(), []
-        self._saved, self._since, self._inherited = self.counted, math.inf, True
+        self.queue, self.next_check, self.due_when_idle, self.is_saving = None, math.inf, False, False
+        self.overdue, self._capture_done, self.block_tasks = False, Event(), []
+        self._saved_count, self._oldest_unsaved, self._belongs_to_parent = self.change_count, math.inf, True
 
 
 class SaveTimer:
-    """One save of an agent, counted as it ends."""
+    """Times one save of an agent, and counts its outcome."""
 
-    __slots__ = ("_done", "_keeper", "_started")
+    __slots__ = ("_agent", "_done", "_started")
 
-    def __init__(self, keeper: AgentPersister) -> None:
-        self._keeper = keeper
+    def __init__(self, agent: TrackedAgent) -> None:
+        self._agent = agent
 
     def __enter__(self) -> None:
-        self._done = self._keeper.figures.counts.done
+        self._done = self._agent.statistics.counts.done
         self._started = time.perf_counter()
-        self._keeper.committer = get_ident()
+        self._agent.committing_thread = get_ident()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        keeper, seconds = self._keeper, time.perf_counter() - self._started
-        keeper.committer = 0
+        agent, seconds = self._agent, time.perf_counter() - self._started
+        agent.committing_thread = 0
         if isinstance(error, AgentBusy):
             return
-        figures, again, keeper.error = keeper.figures, keeper.error is not None, error
+        statistics, again, agent.error = agent.statistics, agent.error is not None, error
         if error is not None:
-            opened = keeper.watch is not None and keeper.watch.failed(error)
+            opened = agent.tracker is not None and agent.tracker.record_failure(error)
             invalid = isinstance(error, InvalidError | UnsupportedError)
-            figures.add(failed=1, retried=again, opened=opened, invalid=invalid)
+            statistics.add(failed=1, retried=again, opened=opened, invalid=invalid)
         elif again:
-            figures.add(retried=1)
-        if figures.counts.done > self._done:
-            figures.took(seconds)
+            statistics.add(retried=1)
+        if statistics.counts.done > self._done:
+            statistics.add_duration(seconds)
 
 
-def _changed_meanwhile(error: BaseException) -> bool:
-    """Whether something was changed by another thread while it was read."""
+def _is_concurrent_change(error: BaseException) -> bool:
+    """Whether another thread changed something while it was read."""
     cause: Any = error.__context__ if isinstance(error, InvalidError) else error
     return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError | NotImplementedError)
+
+
+# Blocks -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def suspend_autosave(agent: TrackedAgent) -> Iterator[None]:
+    """Save nothing of an agent in the background during this block."""
+    with agent.lock:
+        agent.open_blocks += 1
+    try:
+        yield
+    finally:
+        with agent.lock:
+            agent.open_blocks -= 1
+        if not agent.open_blocks and agent.tracker is not None:
+            agent.tracker.end_blocks()
+
+
+class ChangeBlock:
+    """A block of changes that belong together: see `agent.changing`."""
+
+    def __init__(self, agent: TrackedAgent) -> None:
+        self._agent = agent
+
+    def __enter__(self) -> None:
+        agent, tracker = self._agent, self._agent.tracker
+        agent.lock.acquire()
+        if tracker is not None and tracker.overdue and tracker.sync and not agent.open_blocks:
+            agent.lock.release()
+            tracker.wait_for_capture()
+            agent.lock.acquire()
+        agent.open_blocks += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        agent, tracker = self._agent, self._agent.tracker
+        agent.open_blocks -= 1
+        agent.lock.release()
+        if tracker is None:
+            return
+        if error is None:
+            agent.mark_changed()
+        else:
+            tracker.add_changes(1)  # not saved before the error is raised: that must not wait
+        if not agent.open_blocks:
+            tracker.end_blocks()
+
+    async def __aenter__(self) -> None:
+        tracker, task = self._agent.tracker, asyncio.current_task()
+        if tracker is not None:
+            if tracker.overdue and not tracker.sync and task not in tracker.block_tasks:
+                await tracker.await_capture()
+            tracker.block_tasks.append(task)
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        tracker, task = self._agent.tracker, asyncio.current_task()
+        if tracker is not None and task in tracker.block_tasks:
+            tracker.block_tasks.remove(task)
+        self.__exit__(kind, error, at)
+        if error is None:
+            await arun(self._agent.write_through())

@@ -1,4 +1,4 @@
-"""Turns: of several who want to save one agent, one does at a time, in the order in which they came."""
+"""A lock for threads and tasks alike, which is acquired in the order of requests."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ class FairLock:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._taken = False
-        self._holder: object = None
-        self._waiting: deque[Future[None]] = deque()
+        self._locked = False
+        self._owner: object = None
+        self._queue: deque[Future[None]] = deque()
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Have it for the length of a block. `InvalidError` for who has it already, and would wait for itself: such as
-        an agent's own code that saves it while it is being saved."""
-        me = _me()
+    async def acquire(self) -> AsyncIterator[None]:
+        """Own the lock for the length of a block. Raises `InvalidError` for the current owner, which would wait for
+        itself: such as an agent's own code that saves it while it is being saved."""
+        owner = _current_owner()
         with self._mutex:
-            if self._taken and self._holder == me:
+            if self._locked and self._owner == owner:
                 raise InvalidError(
-                    "the agent is being saved by who called this",
-                    hint="Do not save an agent in its persist, restore or validate, nor in what resolves its conflicts",
+                    "the agent is already being saved by the caller",
+                    hint="Do not save an agent in its persist, restore or validate, nor in its conflict resolver",
                 )
-            waiting = None
-            if self._taken:
-                waiting = Future[None]()
-                self._waiting.append(waiting)
-            self._taken = True
-        if waiting is not None:
+            future = None
+            if self._locked:
+                future = Future[None]()
+                self._queue.append(future)
+            self._locked = True
+        if future is not None:
             try:
-                await _Turn(waiting)
+                await _LockWait(future)
             except BaseException:
-                # Whoever gave up waiting may have been given the turn just then.
-                if not waiting.cancel() and waiting.done() and not waiting.cancelled():
-                    self._give()
+                # The lock may have been passed on to a waiter just when it gave up.
+                if not future.cancel() and future.done() and not future.cancelled():
+                    self._release()
                 raise
-        self._holder = me
+        self._owner = owner
         try:
             yield
         finally:
-            self._holder = None
-            self._give()
+            self._owner = None
+            self._release()
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         with self._mutex:
-            while self._waiting:
-                waiting = self._waiting.popleft()
-                if waiting.set_running_or_notify_cancel():
-                    waiting.set_result(None)
+            while self._queue:
+                future = self._queue.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(None)
                     return
-            self._taken = False
+            self._locked = False
 
 
-def _me() -> tuple[int, object]:
-    """Whoever runs this: a thread, or a task in it."""
+def _current_owner() -> tuple[int, object]:
+    """Return the running thread, and the task that runs in it."""
     try:
         return threading.get_ident(), asyncio.current_task()
     except RuntimeError:
         return threading.get_ident(), None
 
 
-class _Turn(Suspension[None]):
+class _LockWait(Suspension[None]):
     def __init__(self, future: Future[None]) -> None:
         self._future = future
 

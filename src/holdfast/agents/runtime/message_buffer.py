@@ -1,6 +1,7 @@
-"""Messages of an agent as they are held in memory: those at hand, how many more are saved, and what is to be saved.
+"""The messages of an agent in memory: those that are loaded, the number of others that are stored, and the unsaved.
 
-A save stores only what was added. After an agent was brought back, none of its messages is read before it is asked for.
+A save stores only the messages that were added. After an agent was restored, its messages are read when they are
+requested.
 """
 
 from __future__ import annotations
@@ -15,112 +16,114 @@ from holdfast.engine.projection.rendering import ROLES, messages
 from holdfast.errors import ConflictError
 
 Read: TypeAlias = Callable[[int, int], Awaitable[list[Any]]]
-"""Reads messages that are saved, from one place to another."""
+"""Reads a range of the saved messages."""
 
 Count: TypeAlias = Callable[[Any], int]
-"""How many tokens a message has."""
+"""Counts the tokens of a message."""
 
 _PAGE = 256
 _PER_TOKEN, _PER_MESSAGE = 4, 4
 
 
 class UnsavedMessages(NamedTuple):
-    """What there is to save of a conversation."""
+    """The messages of a conversation that are to be saved."""
 
-    kept: int
+    base_count: int
+    """How many saved messages the added ones follow."""
     added: Sequence[Any]
-    whole: bool
-    """The messages are not what was saved before and some more: all of them are to be saved."""
+    is_rewrite: bool
+    """Whether all messages are to be saved, since the saved ones were replaced."""
     epoch: int
     length: int
-    """How many there are then, and how many tokens."""
+    """The number of messages and of tokens after the save."""
     tokens: int
-    given: Sequence[bytes] = ()
-    """Packed messages of another agent that come after those."""
+    received: Sequence[bytes] = ()
+    """Packed messages of another agent that follow the added ones."""
 
 
 class MessageBuffer:
-    """Messages in their order: dicts, strings, LangChain messages, whatever the codec knows.
+    """A list of messages: dicts, strings, LangChain messages, or anything else that the codec supports.
 
-    A message that was added is not changed any more: what of a change reaches the store depends on when it is saved.
+    Do not change a message after it was added: whether the change is stored depends on when the message is saved.
     """
 
-    def __init__(self, given: Iterable[Any] = (), *, tokens: Count | None = None) -> None:
+    def __init__(self, messages: Iterable[Any] = (), *, tokens: Count | None = None) -> None:
         self.counter: Count = tokens or estimate
         """Counts the tokens of a message when it is added."""
         self.on_change: Callable[[], None] | None = None
         """Called after each change."""
         self.check: Callable[[Sequence[Any]], object] | None = None
-        """Raises what there is to say against messages that are added: or else no save would go well any more."""
+        """Raises an error for added messages that cannot be saved: otherwise every later save would fail."""
         self._lock = threading.Lock()
         self._read: Read | None = None
-        self._before = 0  # so many are in the store, and not at hand; those at hand follow them
-        self._here = list(given)
+        self._offset = 0
+        """How many stored messages precede the loaded ones."""
+        self._loaded = list(messages)
         self._saved = 0
         self._rewritten = False
         self._epoch = 0
-        self._handed: MessageHandover | None = None
-        self._tokens = sum(map(self.counter, self._here))
+        self._handover: MessageHandover | None = None
+        self._tokens = sum(map(self.counter, self._loaded))
 
     def __len__(self) -> int:
-        return self._before + len(self._here)
+        return self._offset + len(self._loaded)
 
     @property
     def tokens(self) -> int:
-        """How many tokens they have, as they were counted when they were added."""
+        """The number of tokens, as counted when the messages were added."""
         return self._tokens
 
-    def count_by(self, counter: Count) -> None:
-        """Count tokens another way: those of messages that were not saved yet, and of all that come."""
+    def set_counter(self, counter: Count) -> None:
+        """Replace the token counter, for unsaved messages and all that follow."""
         with self._lock:
-            new = self._here[self._saved - self._before :] if not self._rewritten else self._here
+            new = self._loaded[self._saved - self._offset :] if not self._rewritten else self._loaded
             self._tokens += sum(map(counter, new)) - sum(map(self.counter, new))
             self.counter = counter
 
-    # Changing -------------------------------------------------------------------------------------------------
+    # Changes --------------------------------------------------------------------------------------------------
 
     def extend(self, added: Iterable[Any]) -> None:
         """Add messages."""
-        new = self._checked(added)
+        new = self._require_packable(added)
         tokens = sum(map(self.counter, new))
         with self._lock:
-            self._here += new
+            self._loaded += new
             self._tokens += tokens
         self._changed()
 
-    def replace(self, given: Iterable[Any]) -> None:
-        """Have other messages in place of all there are."""
-        new = self._checked(given)
+    def replace(self, messages: Iterable[Any]) -> None:
+        """Replace all messages."""
+        new = self._require_packable(messages)
         tokens = sum(map(self.counter, new))
         with self._lock:
             self._rewrite(new, tokens)
         self._changed()
 
-    async def shorten(self, summary: Sequence[Any], first: int, last: int) -> None:
-        """Have a summary in place of the messages from one place to another. Those that are kept are read. Nobody is
-        told of the change: whoever makes it saves it."""
-        summary = self._checked(summary)
-        kept = await self.slice(last, None)
+    async def summarize(self, summary: Sequence[Any], first: int, last: int) -> None:
+        """Replace a range of messages by a summary. The other messages are read. `on_change` is not called: the caller
+        saves the change."""
+        summary = self._require_packable(summary)
+        rest = await self.slice(last, None)
         start = await self.slice(0, first)
         epoch = self._epoch
         counted = sum(map(self.counter, summary))
         with self._lock:
-            if epoch != self._epoch or len(self) < last + len(kept):
-                raise ConflictError("the conversation was rewritten by another meanwhile", hint="Summarize it again")
-            new = [*start, *summary, *self._here[last - self._before :]]
+            if epoch != self._epoch or len(self) < last + len(rest):
+                raise ConflictError("the conversation was rewritten in the meantime", hint="Summarize it again")
+            new = [*start, *summary, *self._loaded[last - self._offset :]]
             self._rewrite(new, counted + sum(map(self.counter, (*start, *new[first + len(summary) :]))))
 
     def _rewrite(self, new: list[Any], tokens: int) -> None:
-        if self._handed is not None:
+        if self._handover is not None:
             raise ConflictError(
                 "the conversation is being handed over",
-                hint="Messages can be added meanwhile; replace them when the transfer is done",
+                hint="Messages can be added during the transfer; replace them when it is done",
             )
-        self._here, self._before, self._tokens = new, 0, tokens
+        self._loaded, self._offset, self._tokens = new, 0, tokens
         self._rewritten = True
         self._epoch += 1
 
-    def _checked(self, added: Iterable[Any]) -> list[Any]:
+    def _require_packable(self, added: Iterable[Any]) -> list[Any]:
         new = list(added)
         if self.check is not None:
             self.check(new)
@@ -130,126 +133,127 @@ class MessageBuffer:
         if self.on_change is not None:
             self.on_change()
 
-    # Reading --------------------------------------------------------------------------------------------------
+    # Reads ----------------------------------------------------------------------------------------------------
 
-    async def slice(self, start: int | None, stop: int | None, *, keep: bool = True) -> list[Any]:
-        """Messages as `list[start:stop]` would give them. What had to be read is kept at hand where it leads up to what
-        is there already, unless that is not wanted."""
+    async def slice(self, start: int | None, stop: int | None, *, cache: bool = True) -> list[Any]:
+        """Return messages as `list[start:stop]` does. With `cache`, messages that are read stay loaded if they lead up
+        to those that are."""
         while True:
             with self._lock:
                 first, last, _ = slice(start, stop).indices(len(self))
-                before, epoch, read = self._before, self._epoch, self._read
-                if first >= before or first >= last or read is None:
-                    return self._here[max(0, first - before) : max(0, last - before)]
-            reaches = keep and last >= before
-            found = await read(first, before if reaches else min(last, before))
+                offset, epoch, read = self._offset, self._epoch, self._read
+                if first >= offset or first >= last or read is None:
+                    return self._loaded[max(0, first - offset) : max(0, last - offset)]
+            extends = cache and last >= offset
+            messages = await read(first, offset if extends else min(last, offset))
             with self._lock:
-                if epoch != self._epoch or before != self._before:
-                    continue  # others have read or rewritten them meanwhile
-                if reaches:
-                    self._here[:0], self._before = found, first
-                    return self._here[: last - first]
-                return found + self._here[: max(0, last - before)]
+                if epoch != self._epoch or offset != self._offset:
+                    continue  # others have read or rewritten the messages in the meantime
+                if extends:
+                    self._loaded[:0], self._offset = messages, first
+                    return self._loaded[: last - first]
+                return messages + self._loaded[: max(0, last - offset)]
 
     async def pages(self, *, reverse: bool = False) -> AsyncIterator[tuple[int, list[Any]]]:
-        """All of them by pages, each with the place of its first. They are not kept at hand."""
+        """Yield all messages by pages, each with the index of its first. They do not stay loaded."""
         count = len(self)
         starts = range(0, count, _PAGE)
         for start in reversed(starts) if reverse else starts:
-            yield start, await self.slice(start, min(start + _PAGE, count), keep=False)
+            yield start, await self.slice(start, min(start + _PAGE, count), cache=False)
 
-    # For who saves them ---------------------------------------------------------------------------------------
+    # For the persister ----------------------------------------------------------------------------------------
 
     def unsaved(self) -> UnsavedMessages:
-        """What there is to save."""
+        """Return the messages to save."""
         with self._lock:
-            kept = 0 if self._rewritten else self._saved
-            handed, added = self._handed, self._here[kept - self._before :]
-            if handed is None:
-                return UnsavedMessages(kept, added, self._rewritten, self._epoch, len(self), self._tokens)
-            added = added[: handed.end - kept]
-            if handed.given is None:
+            base = 0 if self._rewritten else self._saved
+            handover, added = self._handover, self._loaded[base - self._offset :]
+            if handover is None:
+                return UnsavedMessages(base, added, self._rewritten, self._epoch, len(self), self._tokens)
+            added = added[: handover.end - base]
+            if handover.received is None:
                 return UnsavedMessages(0, (), True, self._epoch, 0, 0)
-            count, tokens = handed.end + len(handed.given), handed.tokens + handed.more
-            return UnsavedMessages(kept, added, self._rewritten, self._epoch, count, tokens, handed.given)
+            count, tokens = handover.end + len(handover.received), handover.tokens + handover.received_tokens
+            return UnsavedMessages(base, added, self._rewritten, self._epoch, count, tokens, handover.received)
 
-    def saved(self, said: UnsavedMessages) -> None:
-        """That was saved."""
+    def mark_saved(self, messages: UnsavedMessages) -> None:
+        """Note that messages were saved."""
         with self._lock:
-            if self._epoch != said.epoch:
+            if self._epoch != messages.epoch:
                 return
-            self._saved, self._rewritten = said.length, False
-            if self._handed is not None:
-                # Whatever of them was at hand, they are in the store now; those that were added since follow them.
-                self._tokens += said.tokens - self._handed.tokens
-                self._here, self._before = self._here[self._handed.end - self._before :], said.length
-                self._handed = None
+            self._saved, self._rewritten = messages.length, False
+            if self._handover is not None:
+                # All of these are in the store now, also those that were loaded; messages added since follow them.
+                self._tokens += messages.tokens - self._handover.tokens
+                self._loaded, self._offset = self._loaded[self._handover.end - self._offset :], messages.length
+                self._handover = None
                 self._epoch += 1
 
-    def stored(self, count: int, tokens: int, read: Read) -> None:
-        """Be as many as are saved, and read them when they are asked for."""
+    def reset(self, count: int, tokens: int, read: Read) -> None:
+        """Replace all messages by the stored ones, which are read when they are requested."""
         with self._lock:
-            self._here, self._before, self._saved, self._tokens, self._read = [], count, count, tokens, read
+            self._loaded, self._offset, self._saved, self._tokens, self._read = [], count, count, tokens, read
             self._rewritten = False
             self._epoch += 1
 
     def rebase(self, count: int, tokens: int, read: Read) -> None:
-        """Another has saved, and so many are in the store now. Those that were not saved yet follow them."""
+        """Have the unsaved messages follow the stored ones, to which another save has added."""
         with self._lock:
-            new = self._here[self._saved - self._before :]
+            new = self._loaded[self._saved - self._offset :]
             self._tokens = tokens + sum(map(self.counter, new))
-            self._here, self._before, self._saved, self._read = new, count, count, read
+            self._loaded, self._offset, self._saved, self._read = new, count, count, read
             self._epoch += 1
 
-    def leave(self) -> UnsavedMessages:
-        """The next step is to hand them to another agent. Returns what they are: as many as are saved, and those that
-        are not. What is added from now on stays here; until `stay` they are not rewritten."""
-        said = self.unsaved()
+    def begin_handover(self) -> UnsavedMessages:
+        """Have the next step hand the messages over to another agent, and return the unsaved ones. Messages that are
+        added from now on stay here; until `cancel_handover` the messages cannot be rewritten."""
+        messages = self.unsaved()
         with self._lock:
-            self._handed = MessageHandover(said.length, said.tokens, None, 0, self._epoch)
-        return said
+            self._handover = MessageHandover(messages.length, messages.tokens, None, 0, self._epoch)
+        return messages
 
-    def receive(self, given: Sequence[bytes], tokens: int, read: Read) -> None:
-        """The next step is to add what another agent hands over."""
+    def receive(self, messages: Sequence[bytes], tokens: int, read: Read) -> None:
+        """Have the next step add messages that another agent hands over."""
         with self._lock:
             self._read = read
-            self._handed = MessageHandover(len(self), self._tokens, given, tokens, self._epoch)
+            self._handover = MessageHandover(len(self), self._tokens, messages, tokens, self._epoch)
 
-    def stay(self) -> MessageHandover | None:
-        """Nothing is handed over. Returns what was to be."""
+    def cancel_handover(self) -> MessageHandover | None:
+        """Cancel the handover, and return it."""
         with self._lock:
-            handed, self._handed = self._handed, None
-            return handed
+            handover, self._handover = self._handover, None
+            return handover
 
-    def hand(self, handed: MessageHandover) -> bool:
-        """It was handed over after all: the next that is told to be saved is that. False if they were rewritten."""
+    def resume_handover(self, handover: MessageHandover) -> bool:
+        """Reinstate a handover that was saved after all, for `mark_saved`. Returns False if the messages were
+        rewritten."""
         with self._lock:
-            if handed.epoch != self._epoch:
+            if handover.epoch != self._epoch:
                 return False
-            self._handed = handed
+            self._handover = handover
             return True
 
 
 class MessageHandover(NamedTuple):
-    """What a step is to do that hands messages over."""
+    """Messages that the next step hands over or receives."""
 
     end: int
-    """How many there were."""
+    """The number of messages before the handover."""
     tokens: int
-    given: Sequence[bytes] | None
-    """What is received; None if it is these that leave."""
-    more: int
+    received: Sequence[bytes] | None
+    """The messages that are received; None if the agent's own are handed over."""
+    received_tokens: int
     epoch: int
 
 
 def estimate(message: Any) -> int:
-    """About how many tokens a message has: one for each four characters of what it says, and four for itself. Texts in
-    other scripts than Latin have more."""
+    """Estimate the tokens of a message: one for each four characters of its text, and four for the message. Text in
+    other scripts than Latin has more."""
     return -(-len(text_of(message)) // _PER_TOKEN) + _PER_MESSAGE
 
 
 def text_of(message: Any) -> str:
-    """What a message says."""
+    """Return the text of a message."""
     if isinstance(message, str):
         return message
     if isinstance(message, OpaqueValue):
@@ -265,7 +269,7 @@ def text_of(message: Any) -> str:
 
 
 def role_of(message: Any) -> str:
-    """Who says it; empty if it does not tell. One name for each: what LangChain calls human is a user."""
+    """Return the role of a message; empty if it has none. LangChain's names are mapped: `human` is `user`."""
     if isinstance(message, OpaqueValue):
         found = messages("messages", [default_codec.pack(message)])
         return found[0].role if found else ""
@@ -277,8 +281,8 @@ def role_of(message: Any) -> str:
 
 
 def matcher(text: str | re.Pattern[str]) -> Callable[[str], bool]:
-    """Whether a text has another in it, in capitals or not; or something that an expression describes."""
+    """Build a test whether a text contains another, ignoring case, or matches an expression."""
     if isinstance(text, re.Pattern):
-        return lambda said: text.search(said) is not None
-    wanted = text.casefold()
-    return lambda said: wanted in said.casefold()
+        return lambda content: text.search(content) is not None
+    folded = text.casefold()
+    return lambda content: folded in content.casefold()

@@ -1,4 +1,4 @@
-"""How the saving of agents goes, in figures: of one agent, and of all agents of a store."""
+"""Metrics of saves: of one agent, and of all agents of a store."""
 
 from __future__ import annotations
 
@@ -13,116 +13,117 @@ from holdfast.engine.events import Event
 from holdfast.hooks.builtin import BOUNDS
 
 BreakerState: TypeAlias = Literal["closed", "open", "trying"]
-"""Of the breaker of auto-save: saves go on; the store is left alone; one save is tried."""
+"""The state of the breaker of automatic saves: saves go on; saves are suspended; one save is tried."""
 
 
 @dataclass(slots=True)
 class SaveCounts:
-    """What is counted. All of it only grows."""
+    """Counters of saves. They only grow."""
 
     done: int = 0
-    """Saves that made a step: by the program, by changes of status and state, and by auto-save."""
+    """Saves that appended a step: by the program, by changes of status and state, and automatic ones."""
     unchanged: int = 0
-    """Those that found nothing to save."""
+    """Saves that found nothing to save."""
     failed: int = 0
-    """Those that ended with an error."""
+    """Saves that ended with an error."""
     retried: int = 0
-    """Those that came after one that had failed, however they ended."""
+    """Saves that followed a failed one, whatever their own outcome."""
     coalesced: int = 0
-    """Changes that were saved together with another one, and so took no save of their own."""
+    """Changes that were saved together with another one, and needed no save of their own."""
     changes: int = 0
-    """Changes that were counted."""
+    """All changes."""
     invalid: int = 0
-    """Times that an agent's state could not be taken: because it did not pass its own validation, as a rule."""
+    """Times that an agent's state could not be captured, usually because its own validation refused it."""
     opened: int = 0
     """Times that this agent's failures opened the breaker."""
     transitions: int = 0
-    """Transitions that were made."""
+    """Transitions that succeeded."""
     failed_transitions: int = 0
     """Transitions whose action failed."""
     recoveries: int = 0
     """Times that something was found incomplete or damaged, and was resolved."""
     seconds: float = 0.0
-    """How long the saves that made a step took, in all."""
+    """The total time of the saves that appended a step."""
     worst: float = 0.0
     """The longest of them."""
 
     @property
     def attempted(self) -> int:
-        """Saves that ended, one way or another."""
+        """All saves that ended."""
         return self.done + self.unchanged + self.failed
 
     @property
     def success_rate(self) -> float:
-        """Of the saves that had something to save, the share that made a step; 1.0 before there was any."""
+        """The share that succeeded of the saves that had something to save; 1.0 before the first one."""
         ended = self.done + self.failed
         return self.done / ended if ended else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentMetrics:
-    """The saving of one agent, as of one moment."""
+    """The saves of one agent, at one moment."""
 
     id: str
     version: int
     counts: SaveCounts
     buckets: Mapping[float, int]
-    """How many saves took at most so many seconds; as in Prometheus, they add up."""
+    """The number of saves by their longest duration in seconds; cumulative, as in Prometheus."""
     unsaved: int
-    """Changes that were counted and are not saved."""
+    """The number of unsaved changes."""
     oldest: float
-    """How many seconds ago the oldest of them was counted; 0.0 if there is none."""
+    """The age in seconds of the oldest unsaved change; 0.0 if there is none."""
     breaker: BreakerState
     autosaved: bool
-    """Whether it is saved by itself: not if nobody asked for it, or after something that only the program can mend."""
+    """Whether the agent is saved automatically: not if that was not requested, or after an error that only the program
+    can resolve."""
     error: str
-    """What the last save failed with, if none went well since."""
+    """The error of the last failed save, if none succeeded since."""
 
     @property
     def success_rate(self) -> float:
-        """See `Counts.success_rate`."""
+        """See `SaveCounts.success_rate`."""
         return self.counts.success_rate
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMetrics:
-    """The saving of all agents that a program had of a store, also of those that it has no more."""
+    """The saves of all agents that the program has, or had, of a store."""
 
     counts: SaveCounts
     buckets: Mapping[float, int]
     agents: Mapping[str, AgentMetrics]
-    """Those that there are now, by id."""
+    """The live agents, by id."""
     unsaved: int
     oldest: float
     breaker: BreakerState
-    """The worst that there is: agents whose settings for it differ have breakers of their own."""
+    """The worst state of all breakers: agents with other settings for it have a breaker of their own."""
 
     @property
     def success_rate(self) -> float:
-        """See `Counts.success_rate`."""
+        """See `SaveCounts.success_rate`."""
         return self.counts.success_rate
 
     def exposition(self) -> str:
-        """As text for Prometheus. Agents have no labels: there may be too many of them."""
+        """Return the metrics as text for Prometheus. Agents have no labels: there may be too many of them."""
         lines: list[str] = []
 
-        def tell(name: str, kind: str, about: str, *values: tuple[str, float]) -> None:
+        def emit(name: str, kind: str, about: str, *values: tuple[str, float]) -> None:
             lines.extend((f"# HELP holdfast_agent_{name} {about}", f"# TYPE holdfast_agent_{name} {kind}"))
             lines.extend(f"holdfast_agent_{name}{suffix} {value!r}" for suffix, value in values)
 
         counts = self.counts
         outcomes = [(f'{{outcome="{each}"}}', getattr(counts, each)) for each in ("done", "unchanged", "failed")]
-        tell("saves_total", "counter", "Saves that ended, by how they did.", *outcomes)
+        emit("saves_total", "counter", "Saves that ended, by how they did.", *outcomes)
         for name, text in _COUNTERS.items():
-            tell(f"{name}_total", "counter", text, ("", getattr(counts, name)))
+            emit(f"{name}_total", "counter", text, ("", getattr(counts, name)))
         several = [(f'_bucket{{le="{_bound(bound)}"}}', count) for bound, count in self.buckets.items()]
         totals = [("_sum", counts.seconds), ("_count", self.buckets[float("inf")])]
-        tell("save_seconds", "histogram", "How long saves took that made a step.", *several, *totals)
-        tell("live", "gauge", "Agents that the program has.", ("", len(self.agents)))
-        tell("unsaved_changes", "gauge", "Changes that are not saved yet.", ("", self.unsaved))
-        tell("oldest_unsaved_seconds", "gauge", "The age of the oldest of them.", ("", self.oldest))
+        emit("save_seconds", "histogram", "How long saves took that made a step.", *several, *totals)
+        emit("live", "gauge", "Agents that the program has.", ("", len(self.agents)))
+        emit("unsaved_changes", "gauge", "Changes that are not saved yet.", ("", self.unsaved))
+        emit("oldest_unsaved_seconds", "gauge", "The age of the oldest of them.", ("", self.oldest))
         is_open = 0 if self.breaker == "closed" else 1
-        tell("breaker_open", "gauge", "Whether the store is left alone, because saves failed.", ("", is_open))
+        emit("breaker_open", "gauge", "Whether the store is left alone, because saves failed.", ("", is_open))
         return "\n".join(lines) + "\n"
 
 
@@ -144,24 +145,24 @@ def _bound(bound: float) -> str:
 
 @dataclass(slots=True)
 class SaveStatistics:
-    """Figures that are being counted: those of an agent count towards those of its store."""
+    """Counts saves: those of an agent count towards those of its store."""
 
     store: SaveStatistics | None = None
     counts: SaveCounts = field(default_factory=SaveCounts)
-    classes: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    bucket_counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     lock: Lock = field(default_factory=Lock)
 
     def add(self, **more: int) -> None:
-        """Count something, by the names of `SaveCounts`."""
-        figures: SaveStatistics | None = self
-        while figures is not None:
-            with figures.lock:
+        """Add to counters, by the names of `SaveCounts`."""
+        statistics: SaveStatistics | None = self
+        while statistics is not None:
+            with statistics.lock:
                 for name, count in more.items():
-                    setattr(figures.counts, name, getattr(figures.counts, name) + count)
-            figures = figures.store
+                    setattr(statistics.counts, name, getattr(statistics.counts, name) + count)
+            statistics = statistics.store
 
-    def made(self, events: Iterable[Event]) -> None:
-        """A step was made, and with it rows that tell what happened."""
+    def add_step(self, events: Iterable[Event]) -> None:
+        """Count a saved step and its events."""
         more = Counter({"done": 1})
         for event in events:
             if event.kind == "transition":
@@ -170,40 +171,41 @@ class SaveStatistics:
                 more["recoveries"] += 1
         self.add(**more)
 
-    def took(self, seconds: float) -> None:
-        """A save that made a step took so long."""
-        figures: SaveStatistics | None = self
-        while figures is not None:
-            with figures.lock:
-                counts = figures.counts
+    def add_duration(self, seconds: float) -> None:
+        """Count the duration of a save that appended a step."""
+        statistics: SaveStatistics | None = self
+        while statistics is not None:
+            with statistics.lock:
+                counts = statistics.counts
                 counts.seconds += seconds
                 counts.worst = max(counts.worst, seconds)
-                figures.classes[bisect_left(BOUNDS, seconds)] += 1
-            figures = figures.store
+                statistics.bucket_counts[bisect_left(BOUNDS, seconds)] += 1
+            statistics = statistics.store
 
-    def shown(self) -> tuple[SaveCounts, dict[float, int]]:
-        """The figures as they are, and the buckets."""
+    def read(self) -> tuple[SaveCounts, dict[float, int]]:
+        """Return a copy of the counters, and the buckets."""
         with self.lock:
             counts = SaveCounts(**{each.name: getattr(self.counts, each.name) for each in fields(SaveCounts)})
-            classes = list(self.classes)
-        buckets, so_far = {}, 0
-        for bound, count in zip((*BOUNDS, float("inf")), classes, strict=True):
-            so_far += count
-            buckets[bound] = so_far
+            bucket_counts = list(self.bucket_counts)
+        buckets, total = {}, 0
+        for bound, count in zip((*BOUNDS, float("inf")), bucket_counts, strict=True):
+            total += count
+            buckets[bound] = total
         return counts, buckets
 
     def renew_locks(self) -> None:
-        """For a forked child."""
+        """Reset after a fork."""
         self.lock = Lock()
 
 
-def summed(several: Iterable[SaveStatistics]) -> SaveStatistics:
-    """The figures of several agents together."""
+def add_up(several: Iterable[SaveStatistics]) -> SaveStatistics:
+    """Add up the statistics of several agents."""
     total = SaveStatistics()
-    for figures in several:
-        with figures.lock:
+    for statistics in several:
+        with statistics.lock:
             for each in fields(SaveCounts):
-                mine, its = getattr(total.counts, each.name), getattr(figures.counts, each.name)
-                setattr(total.counts, each.name, max(mine, its) if each.name == "worst" else mine + its)
-            total.classes = [mine + its for mine, its in zip(total.classes, figures.classes, strict=True)]
+                mine, other = getattr(total.counts, each.name), getattr(statistics.counts, each.name)
+                setattr(total.counts, each.name, max(mine, other) if each.name == "worst" else mine + other)
+            pairs = zip(total.bucket_counts, statistics.bucket_counts, strict=True)
+            total.bucket_counts = [mine + other for mine, other in pairs]
     return total

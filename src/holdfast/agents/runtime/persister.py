@@ -1,6 +1,6 @@
-"""A keeper: does the durable work for one live agent.
+"""Save and load one live agent.
 
-All of it is coroutines of the engine's kind. What programs call is in `holdfast.agents.api`.
+All of it is coroutines of the engine's kind. The API for programs is in `holdfast.agents.api`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
-from holdfast.agents.runtime.autosave import AutosaveWorker, metrics_of
+from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
-from holdfast.agents.runtime.metrics import AgentMetrics, SaveStatistics
+from holdfast.agents.runtime.metrics import SaveStatistics
 from holdfast.agents.runtime.two_phase import Lifecycle
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.conflicts import Sides, resolved
+from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.engine import trace_context, validation
@@ -41,18 +41,18 @@ from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeU
 from holdfast.hooks.feature_hooks import FeatureHooks, calling
 
 _ATTEMPTS = 1000
-"""How often a save is made anew because others were first. Each time, somebody else got through."""
+"""How often a save is repeated because others were first. Each time, another save succeeded."""
 
 _LONGEST_PAUSE = 0.05
 
 _METADATA = pack_name("metadata")
 
 _DICTS = ("configuration", "context", "tools", "workflow", "metadata")
-"""What an agent carries that are dicts."""
+"""The dicts of an agent's data."""
 
 
 class AgentPersister:
-    """Saves one agent, and brings it back."""
+    """Saves and loads one live agent."""
 
     def __init__(
         self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: AgentOptions | None = None
@@ -63,114 +63,108 @@ class AgentPersister:
         self.data = data
         self.settings = settings or spec.settings
         self.point: StepRef | None = None
-        """The step that the agent goes on from."""
+        """The step that the next one follows."""
         self.lock = threading.RLock()
-        """Held while the state is taken, and while something that belongs together is changed."""
-        self.turns = FairLock()
-        """Who saves has its turn: for others, steps of this agent come one after the other."""
-        self.doubtful: Attempt | None = None
-        """A step of which it is not known whether it was made. It is made sure of before anything else is saved."""
-        self.phases = Lifecycle(self)
-        self.saver = AutosaveWorker.of(line.handle.engine)
-        self.figures = SaveStatistics(self.saver.figures)
-        """How saving goes."""
-        self.watch: DirtyTracker | None = None
-        """What has it saved by itself, if that is wanted."""
-        self.held = 0
+        """Acquired to capture the state, and to make changes that belong together."""
+        self.save_lock = FairLock()
+        """Acquired to save: steps of this agent are saved one after the other."""
+        self.uncertain_attempt: Attempt | None = None
+        """A step of which it is uncertain whether it was saved. That is resolved before anything else is saved."""
+        self.worker = AutosaveWorker.of(line.handle.engine)
+        self.statistics = SaveStatistics(self.worker.statistics)
+        self.tracker: DirtyTracker | None = None
+        """Set if the agent is saved automatically."""
+        self.open_blocks = 0
         """More than 0 while nothing is to be saved in the background. Changed under the lock."""
-        self.committer = 0
-        """The thread that makes a step just now."""
+        self.committing_thread = 0
+        """The thread that is saving a step."""
         self.error: BaseException | None = None
-        """What the last save failed with."""
-        self._sent: dict[bytes, Packed] = {}
-        self._spoken: tuple[int, int, list[bytes]] = (0, 0, [])
+        """The error of the last save."""
+        self.lifecycle = Lifecycle(self)
+        self._saved_channels: dict[bytes, Packed] = {}
+        self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
         data.conversation.check = line.handle.codec.pack_items
         count = self.method("count_tokens")
         if count is not None:
-            data.conversation.count_by(count)
+            data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
             data.state = spec.machine.initial
-        self.saver.joined(self)
+        self.worker.register(self)
 
     def autosave(self, *, sync: bool) -> None:
-        """Have it saved by itself, if its settings say so."""
+        """Save the agent automatically, if its settings say so."""
         if self.settings.autosave is not None:
-            self.watch = DirtyTracker(self, self.settings.autosave, self.saver, sync=sync)
-            self.data.conversation.on_change = self.changed
+            self.tracker = DirtyTracker(self, self.settings.autosave, self.worker, sync=sync)
+            self.data.conversation.on_change = self.mark_changed
 
-    def changed(self, count: int = 1) -> None:
-        """Something was changed. Where every change is to be safe at once and the caller can wait, it is when this
-        returns."""
-        watch = self.watch
-        if watch is not None:
-            watch.changed(count)
-            if self.held or self.committer == threading.get_ident():
+    def mark_changed(self, count: int = 1) -> None:
+        """Count changes. With `write_through`, where the caller can wait, they are saved when this returns."""
+        tracker = self.tracker
+        if tracker is not None:
+            tracker.add_changes(count)
+            if self.open_blocks or self.committing_thread == threading.get_ident():
                 return
-            if watch.waits:
+            if tracker.saves_in_caller:
                 run(self.save(if_changed=True))
-            elif watch.resolves:
-                with suppress(HoldfastError):  # it is told of by `error`, and by the next save of the program
+            elif tracker.claim_conflict():
+                with suppress(HoldfastError):  # `error` has it, and the next save of the program raises it
                     run(self.save(if_changed=True))
 
-    def metrics(self) -> AgentMetrics:
-        """How saving goes."""
-        return metrics_of(self)
-
     def renew_locks(self) -> None:
-        """For a forked child."""
-        self.lock, self.turns = threading.RLock(), FairLock()
-        self.phases.renew_locks()
-        self.figures.renew_locks()
-        if self.watch is not None:
-            self.watch.renew_locks()
+        """Reset after a fork."""
+        self.lock, self.save_lock = threading.RLock(), FairLock()
+        self.lifecycle.renew_locks()
+        self.statistics.renew_locks()
+        if self.tracker is not None:
+            self.tracker.renew_locks()
 
     def method(self, name: str) -> Callable[..., Any] | None:
-        """What the agent's author wrote under a name, such as `on_start`; None if there is nothing."""
+        """Return a method of the agent's author, such as `on_start`; None if there is none."""
         return self.spec.method(self.agent, name)
 
     @property
     def version(self) -> int:
-        """How many steps the agent has had; 0 if it was never saved."""
+        """The number of steps of the agent; 0 if it was never saved."""
         return 0 if self.point is None else self.point.depth + 1
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
     def take(self) -> CapturedState:
-        """The agent's state as it is now, and what of it differs from what was saved. `InvalidError` if it is none that
-        the agent's own `validate` lets pass."""
+        """Capture the agent's state, and how it differs from what was saved. Raises `InvalidError` if the agent's own
+        `validate` refuses it."""
         with self.lock:
-            mark = 0 if self.watch is None else self.watch.taken()
-            said = self.data.conversation.unsaved()
-            packed = self._packed(said)
-            added = [*self._pack_messages(said), *said.given]
-            standing = self.data.standing
-        delta = Delta(kept=said.kept, added=added)
-        if said.whole or (added and not said.kept):
+            mark = 0 if self.tracker is None else self.tracker.start_capture()
+            messages = self.data.conversation.unsaved()
+            packed = self._pack_channels(messages)
+            added = [*self._pack_messages(messages), *messages.received]
+            position = self.data.position
+        delta = Delta(base_count=messages.base_count, added=added)
+        if messages.is_rewrite or (added and not messages.base_count):
             delta.messages, delta.added = list(added), ()
         for name, value in packed.items():
-            change = diff(self._sent[name], value) if name in self._sent else Set(flatten(value))
+            change = diff(self._saved_channels[name], value) if name in self._saved_channels else Set(flatten(value))
             if change is not None:
                 delta.put[unpack_name(name)] = change
-        delta.removed = [unpack_name(name) for name in self._sent if name not in packed]
-        return CapturedState(delta, packed, said, standing, mark)
+        delta.removed = [unpack_name(name) for name in self._saved_channels if name not in packed]
+        return CapturedState(delta, packed, messages, position, mark)
 
-    def _pack_messages(self, said: UnsavedMessages) -> list[bytes]:
-        """The messages that are to be added. Those that were packed for a save that failed are not packed again: a
-        store that is down for long would have ever more of it done. The lock is held."""
-        epoch, kept, known = self._spoken
-        if (epoch, kept) != (said.epoch, said.kept) or len(known) > len(said.added):
-            known = []
-        known = [*known, *self.line.handle.codec.pack_items(said.added[len(known) :])]
-        self._spoken = said.epoch, said.kept, known
-        return known
+    def _pack_messages(self, messages: UnsavedMessages) -> list[bytes]:
+        """Pack the messages to add. Those that were packed for a save that failed are not packed again: otherwise the
+        work would grow for as long as a store is unavailable. The caller has the lock."""
+        epoch, base_count, packed = self._message_cache
+        if (epoch, base_count) != (messages.epoch, messages.base_count) or len(packed) > len(messages.added):
+            packed = []
+        packed = [*packed, *self.line.handle.codec.pack_items(messages.added[len(packed) :])]
+        self._message_cache = messages.epoch, messages.base_count, packed
+        return packed
 
-    def _packed(self, said: UnsavedMessages) -> dict[bytes, Packed]:
-        """All channels but the conversation. The lock is held."""
+    def _pack_channels(self, messages: UnsavedMessages) -> dict[bytes, Packed]:
+        """Pack all channels except the conversation. The caller has the lock."""
         data = self.data
         if data.created is None:
             data.created = to_datetime(self.line.handle.now())
-        fields = {**data.carried, **self.spec.persist(self.agent)}
-        self.fits(data.state, fields)
+        fields = {**data.undeclared_fields, **self.spec.persist(self.agent)}
+        self.check_valid(data.state, fields)
         state = {
             "class": self.spec.name,
             "schema": self.spec.schema,
@@ -183,17 +177,17 @@ class AgentPersister:
             "tools": data.tools,
             "workflow": data.workflow,
             "metadata": data.metadata,
-            "counts": {"messages": said.length, "tokens": said.tokens},
+            "counts": {"messages": messages.length, "tokens": messages.tokens},
         }
         if data.pending is not None:
             state[PENDING] = data.pending.to_dict()
         return pack_state(self.line.handle.codec, state)
 
-    def fits(self, state: str, fields: Mapping[str, Any]) -> None:
-        """`InvalidError` if the agent, or its machine, says something against a state and these fields."""
-        own = self.method("validate")
+    def check_valid(self, state: str, fields: Mapping[str, Any]) -> None:
+        """Raise `InvalidError` if the agent or its machine refuses a state and these fields."""
+        validate = self.method("validate")
         try:
-            found = None if own is None else own(fields)
+            result = None if validate is None else validate(fields)
             if self.spec.machine is not None:
                 self.spec.machine.validate(state, self.agent, fields)
         except HoldfastError:
@@ -205,17 +199,17 @@ class AgentPersister:
                 hint="The agent's own validate refuses this state; the record is as it was",
                 code="agent-invalid",
             ) from error
-        if inspect.iscoroutine(found):
-            found.close()
-            raise InvalidError("validate is a plain function, also of an agent for asyncio", where=self.where)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise InvalidError("validate must be a plain function, also for asyncio", where=self.where)
 
     @property
     def where(self) -> str:
-        """How errors name the agent."""
+        """The agent's name for errors."""
         return f"agent {self.line.id!r}"
 
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef:
-        """Save the agent as it is. In the background raises `AgentBusy`, if it is in the middle of something."""
+        """Save the agent. In the background, raises `AgentBusy` if it is in the middle of something."""
         event = self.event("agent", "autosave" if background else "save")
         return await self.commit(kind, [event], hook="agent.save", if_changed=if_changed, background=background)
 
@@ -226,53 +220,53 @@ class AgentPersister:
         *,
         hook: str = "",
         if_changed: bool = False,
-        standing: AgentPosition | None = None,
+        position: AgentPosition | None = None,
         background: bool = False,
     ) -> StepRef:
-        """A step of the agent. If it is to stand elsewhere, it does by that step, or not at all: no other step of it
-        comes in between."""
-        async with self.turns.turn():
+        """Save a step of the agent. If a position is given, the agent takes it by this step or not at all: no other
+        step comes in between."""
+        async with self.save_lock.acquire():
             with SaveTimer(self):
-                await self.settle()
-                before = self.data.standing
-                if standing is not None:
-                    self._stand(standing)
+                await self.resolve_uncertain()
+                before = self.data.position
+                if position is not None:
+                    self._set_position(position)
                 try:
-                    return await self._committed(kind, events, hook, if_changed, background, moves=standing is not None)
+                    return await self._commit(kind, events, hook, if_changed, background, moves=position is not None)
                 except BaseException:
-                    if standing is not None:
-                        self._stand(before)
+                    if position is not None:
+                        self._set_position(before)
                     raise
 
-    def _stand(self, standing: AgentPosition) -> None:
+    def _set_position(self, position: AgentPosition) -> None:
         with self.lock:
-            self.data.standing = standing
+            self.data.position = position
 
-    async def _committed(
+    async def _commit(
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> StepRef:
         permit = await self.line.allow("write")
-        before = await self.asked(hook)
-        told = [*events, *before.events]
+        hooks = await self.call_hooks(hook)
+        events = [*events, *hooks.events]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
                 await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
-            taken = self.watch.take() if background and self.watch is not None else self.take()
-            if if_changed and not taken.delta and self.point is not None:
-                self.figures.add(unchanged=1)
-                if self.watch is not None:
-                    self.watch.saved(taken.mark)
+            captured = self.tracker.capture() if background and self.tracker is not None else self.take()
+            if if_changed and not captured.delta and self.point is not None:
+                self.statistics.add(unchanged=1)
+                if self.tracker is not None:
+                    self.tracker.mark_saved(captured.mark)
                 return self.point
             try:
-                (point,) = await self.sent(self.attempt(kind, taken, told, permit))
+                (point,) = await self.send(self.attempt(kind, captured, events, permit))
             except ConflictError as conflict:
-                if not moves and await self.settle():
-                    continue  # it was one's own step, which came only now
-                if background and self.watch is not None and self.watch.sync:
+                if not moves and await self.resolve_uncertain():
+                    continue  # the conflict was with the agent's own step, which arrived only now
+                if background and self.tracker is not None and self.tracker.sync:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            before.done(self.version, point.id)
+            hooks.done(self.version, point.id)
             return point
         raise ConflictError(
             f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
@@ -281,73 +275,76 @@ class AgentPersister:
     def attempt(
         self,
         kind: str,
-        taken: CapturedState,
+        captured: CapturedState,
         events: Sequence[Event],
         permit: Permit,
         instead_of: StepRef | None = None,
     ) -> Attempt:
-        """A step, with an id of its own: it can be tried again without being made twice."""
+        """Build a step with an id of its own: it can be sent again without being saved twice."""
         line, parent = self.line, self.point
-        about = line.about(self.spec.name, taken.standing, taken.said.length, taken.packed[_METADATA])
+        length, metadata = captured.messages.length, captured.packed[_METADATA]
+        summary = line.summarize(self.spec.name, captured.position, length, metadata)
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
-        return Attempt(line.saving(kind, taken.delta, parent, about, events, permit, id, instead_of), taken, events)
+        request = line.request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
+        return Attempt(request, captured, events)
 
-    async def sent(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
-        """Have steps made, all or none: the first is this agent's, and others are of other agents, whose keepers are to
-        be told by `saved`. Where it is not known whether they were made, that is made sure of by the next one."""
+    async def send(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
+        """Save steps, all or none: the first is this agent's, and the others belong to agents whose persisters the
+        caller informs by `mark_saved`. If the outcome is uncertain, the next save resolves it."""
         try:
-            points = await self.line.save(attempt.saving, *(each.saving for each in others))
+            points = await self.line.save(attempt.request, *(each.request for each in others))
         except BaseException as error:
             if not others and (
                 isinstance(error, OutcomeUnknownError | UnavailableError) or not isinstance(error, HoldfastError)
             ):
-                before = self.doubtful
+                before = self.uncertain_attempt
                 shared = before is not None and before.redo is not None
-                self.doubtful = attempt._replace(earlier=before) if shared else attempt
+                self.uncertain_attempt = attempt._replace(earlier=before) if shared else attempt
             raise
-        self.saved(attempt, points[0])
+        self.mark_saved(attempt, points[0])
         return points
 
-    def saved(self, attempt: Attempt, point: StepRef) -> None:
-        """The step was made."""
-        self.point, self._sent, self.doubtful = point, attempt.taken.packed, None
-        self._spoken = (0, 0, [])
-        self.data.conversation.saved(attempt.taken.said)
-        self.figures.made(attempt.events)
-        if self.watch is not None:
-            self.watch.made(attempt.taken.mark)
+    def mark_saved(self, attempt: Attempt, point: StepRef) -> None:
+        """Note that a step was saved."""
+        self.point, self._saved_channels, self.uncertain_attempt = point, attempt.captured.packed, None
+        self._message_cache = (0, 0, [])
+        self.data.conversation.mark_saved(attempt.captured.messages)
+        self.statistics.add_step(attempt.events)
+        if self.tracker is not None:
+            self.tracker.record_step(attempt.captured.mark)
 
-    async def settle(self) -> bool:
-        """Make sure of a step of which it is not known whether it was made: it is made by now, or cannot be any more.
-        Returns whether it was, if there was one; the agent then stands where that step has it. For who has the turn."""
-        attempt = self.doubtful
+    async def resolve_uncertain(self) -> bool:
+        """Resolve a step of which it is uncertain whether it was saved: it is saved by now, or never will be. Returns
+        whether it was, if there was one; the agent then has the position of that step. The caller has the save
+        lock."""
+        attempt = self.uncertain_attempt
         if attempt is None:
             return False
         if attempt.redo is not None:
-            return await self._settle_shared(attempt, attempt.redo)
+            return await self._resolve_shared(attempt, attempt.redo)
         try:
-            await self.sent(attempt)
+            await self.send(attempt)
         except ConflictError:
-            self.doubtful = attempt.earlier  # another was first; or that one
-            return await self.settle()
-        self._stand(attempt.taken.standing)
+            self.uncertain_attempt = attempt.earlier  # another was first; or that one
+            return await self.resolve_uncertain()
+        self._set_position(attempt.captured.position)
         return True
 
-    async def _settle_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
-        """The same for a step that was to be made together with another agent's. It is not tried again: if it is not
-        there, whatever is saved next takes its place, or finds that it came after all."""
+    async def _resolve_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
+        """Resolve a step that was to be saved together with another agent's. It is not sent again: if it is not there,
+        the next save takes its place, or conflicts with it if it arrives after all."""
         newest = await self.line.newest()
-        if newest is None or newest.id != attempt.saving.id:
+        if newest is None or newest.id != attempt.request.id:
             return False
-        self.doubtful = None
+        self.uncertain_attempt = None
         if not redo():
             return False
-        self.saved(attempt, newest)
+        self.mark_saved(attempt, newest)
         return True
 
     async def _resolve(self, conflict: ConflictError) -> None:
-        """Bring what another has saved together with what was to be saved, as was agreed; else raise the conflict."""
+        """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
         how, base, line = self.settings.on_conflict, self.point, self.line
         newest = await line.newest()
         if how == "refuse" or base is None or newest is None or newest.id == base.id:
@@ -356,41 +353,41 @@ class AgentPersister:
         theirs = await line.channels(newest)
         record = await line.record(newest, theirs)
         self._check_class(record)
-        if not await line.follows(newest, base):
-            raise conflict  # it was deleted and made anew: there is nothing that both sides started from
+        if not await line.is_ancestor(base, newest):
+            raise conflict  # the agent was deleted and created again: the sides have no common base
         with self.lock:
-            said = self.data.conversation.unsaved()
-            sides = Sides(self._sent, self._packed(said), theirs)
-            if said.whole and how != "last-write" and record.messages != said.kept:
+            messages = self.data.conversation.unsaved()
+            sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
+            if messages.is_rewrite and how != "last-write" and record.messages != messages.base_count:
                 raise conflict
-            state = resolved(line.handle.codec, how, sides, self.where)
-            self.fits(state["state"], state["fields"])
+            state = resolve_conflict(line.handle.codec, how, sides, self.where)
+            self.check_valid(state["state"], state["fields"])
             if how != "last-write":
-                self._take_on(state)
+                self._apply(state)
             else:
-                self.data.standing = AgentPosition(state["status"], state["state"], self._pending(state))
-            # Last: an agent that could not take it on does not go on from there.
-            self.point, self._sent = newest, theirs
-            if not said.whole:  # messages of both sides are kept in any case
+                self.data.position = AgentPosition(state["status"], state["state"], self._pending(state))
+            # Last: an agent that could not apply the state must not continue from there.
+            self.point, self._saved_channels = newest, theirs
+            if not messages.is_rewrite:  # messages of both sides are retained in any case
                 self.data.conversation.rebase(record.messages, record.tokens, self.messages)
 
-    def _take_on(self, state: Mapping[str, Any]) -> None:
-        """Be as channels say. The lock is held. The author's own code comes first: if it raises, nothing else is
-        changed."""
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        """Take over the values of channels. The caller has the lock. The author's own code comes first: if it raises,
+        nothing else is changed."""
         data, pending = self.data, self._pending(state)
-        carried = self.spec.restore(self.agent, state["fields"])
+        undeclared = self.spec.restore(self.agent, state["fields"])
         data.configuration, data.context, data.tools = (dict(state[name]) for name in _DICTS[:3])
         data.workflow, data.metadata = (dict(state[name]) for name in _DICTS[3:])
         data.status, data.state, data.created = state["status"], state["state"], state["created"]
-        data.pending, data.carried = pending, carried
+        data.pending, data.undeclared_fields = pending, undeclared
 
     def _pending(self, state: Mapping[str, Any]) -> PendingChange | None:
         pending = state.get(PENDING)
         return None if pending is None else PendingChange.of(pending, self.where)
 
-    async def asked(self, hook: str, **about: Any) -> FeatureHooks:
-        """Have the hooks of a point called before a change, with what is to be saved. Raises `VetoError`. What they
-        change of it, the agent takes on."""
+    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks:
+        """Call the hooks before a change with the state that is to be saved, and apply what they change of it. Raises
+        `VetoError`."""
         line, scope = self.line, str(self.line.scope)
         engine, codec = line.handle.engine, line.handle.codec
         if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
@@ -398,9 +395,9 @@ class AgentPersister:
         with self.lock:
             data = self.data
             value = {name: getattr(data, name) for name in _DICTS}
-            value["fields"] = {**data.carried, **self.spec.persist(self.agent)}
-            value = codec.unpack(codec.pack(value))  # what the agent does meanwhile is not what hooks do
-        call = await calling(
+            value["fields"] = {**data.undeclared_fields, **self.spec.persist(self.agent)}
+            value = codec.unpack(codec.pack(value))  # a copy: the agent's own changes are not those of hooks
+        hooks = await calling(
             engine,
             hook,
             scope=scope,
@@ -410,81 +407,78 @@ class AgentPersister:
             trace=trace_context.traced(),
             metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
         )
-        if call.value is not value:
-            self._corrected(value, call.value)
-        return call
+        if hooks.value is not value:
+            self._apply_hook_changes(value, hooks.value)
+        return hooks
 
-    def _corrected(self, before: Mapping[str, Any], after: Any) -> None:
-        """Take on what hooks changed: only that, since the agent may have gone on meanwhile."""
+    def _apply_hook_changes(self, before: Mapping[str, Any], after: Any) -> None:
+        """Apply only what hooks changed, since the agent may have changed in the meantime."""
         given = validation.mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
-                _change(getattr(self.data, name), before[name], given.get(name, {}))
-            fields = {**self.data.carried, **self.spec.persist(self.agent)}
-            if _change(fields, before["fields"], given.get("fields", {})):
-                self.data.carried = self.spec.restore(self.agent, fields)
+                _apply_changes(getattr(self.data, name), before[name], given.get(name, {}))
+            fields = {**self.data.undeclared_fields, **self.spec.persist(self.agent)}
+            if _apply_changes(fields, before["fields"], given.get("fields", {})):
+                self.data.undeclared_fields = self.spec.restore(self.agent, fields)
 
     async def load(self, point: StepRef) -> AgentRecord:
-        """Take on what a step left. If that cannot be, the agent is as it was, but for what its own `restore` did."""
+        """Load the state of a step. If that fails, the agent is as it was, except for what its own `restore` did."""
         line = self.line
         await line.allow("read")
         values = await line.channels(point)
         record = await line.record(point, values)
         self._check_class(record)
         fields = self.spec.upgraded(record.fields, record.schema, self.where)
-        self.fits(record.state, fields)
+        self.check_valid(record.state, fields)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:
-            self._take_on(state)
-            self.data.conversation.stored(record.messages, record.tokens, self.messages)
-            self.point, self._sent, self.doubtful = point, values, None
-            if self.watch is not None:
-                self.watch.loaded()
+            self._apply(state)
+            self.data.conversation.reset(record.messages, record.tokens, self.messages)
+            self.point, self._saved_channels, self.uncertain_attempt = point, values, None
+            if self.tracker is not None:
+                self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
         return replace(record, fields=fields)
 
     def _check_class(self, record: AgentRecord) -> None:
-        """No object takes on what an agent of another class has saved: it would be lost with the next step."""
+        """Refuse the record of an agent of another class, which would be lost with the next step."""
         if record.kind != self.spec.name:
             raise InvalidError(
-                f"the agent that is kept is of the class {record.kind!r}, and this one is of {self.spec.name!r}",
+                f"the stored agent is of the class {record.kind!r}, and this one is of {self.spec.name!r}",
                 where=self.where,
                 hint="Use another id; if the class was renamed, declare it under the name that it had",
             )
 
     async def messages(self, start: int, stop: int) -> list[Any]:
-        """Messages that are saved, from one place to another."""
+        """Read a range of the saved messages."""
         if self.point is None:
             return []
         await self.line.allow("read")
-        found = await self.line.messages(self.point, start, stop)
+        messages = await self.line.messages(self.point, start, stop)
         await self.line.handle.guard.saw(self.line.scope, ())
-        return found
+        return messages
 
-    async def written(self) -> None:
-        """Something was changed: where every change is to be safe at once, it is when this returns."""
-        watch = self.watch
-        if watch is not None and watch.settings.write_through and watch.unsaved and not self.held:
+    async def write_through(self) -> None:
+        """Save unsaved changes now, if the agent is saved at every change."""
+        tracker = self.tracker
+        if tracker is not None and tracker.settings.write_through and tracker.unsaved and not self.open_blocks:
             await self.save(if_changed=True)
 
     def event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
-        """A row that tells of something that was done with the agent."""
+        """Build an event that records something done with the agent."""
         packed = b"" if detail is None else self.line.handle.codec.pack(detail)
         return Event(kind, self.line.handle.guard.actor, action, self.line.id, detail=packed)
 
     def now(self) -> datetime:
         return to_datetime(self.line.handle.now())
 
-    def correlation(self) -> str:
-        return trace_context.traced().correlation
 
-
-def _change(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
+def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
     """Change entries of a dict as those of another were changed. Returns whether any was."""
     given = validation.mapping(after, "part of the state of the agent, as a hook left it")
-    gone = [name for name in before if name not in given]
+    removed = [name for name in before if name not in given]
     new = {name: each for name, each in given.items() if name not in before or each != before[name]}
-    for name in gone:
+    for name in removed:
         value.pop(name, None)
     value.update(new)
-    return bool(gone or new)
+    return bool(removed or new)

@@ -1,4 +1,4 @@
-"""Agents without the application's code: what stands in for one, and what brings one back to life that is not here."""
+"""Agents without the application's code: a placeholder for one, and the interface that restores one with its code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.security.handle import StoreHandle
 
 
-class Revive(Protocol):
-    """Brings an agent back to life by its id, with the application's code. If its class is not known here and that will
-    do, something stands in for it."""
+class RestoreAgent(Protocol):
+    """Restores an agent by its id, with the application's code; or, if its class is not registered and that is allowed,
+    a placeholder for it."""
 
-    def __call__(self, handle: StoreHandle, id: str, *, inert_too: bool = False) -> Awaitable[AgentPersister]: ...
+    def __call__(
+        self, handle: StoreHandle, id: str, *, allow_placeholder: bool = False
+    ) -> Awaitable[AgentPersister]: ...
 
 
 class Placeholder:
-    """Stands in for an agent whose class is not known: its fields stay as they are."""
+    """Stands in for an agent whose class is not registered: its fields stay as they are."""
 
     def __init__(self) -> None:
         self._fields: Mapping[str, Any] = {}
@@ -38,10 +40,10 @@ class Placeholder:
         pass
 
 
-async def inert(line: AgentLine) -> AgentPersister:
-    """A keeper of an agent without the application's code."""
+async def load_placeholder(line: AgentLine) -> AgentPersister:
+    """Load an agent without the application's code."""
     point = await line.point()
     record = await line.record(point)
-    keeper = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
-    await keeper.load(point)
-    return keeper
+    persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
+    await persister.load(point)
+    return persister

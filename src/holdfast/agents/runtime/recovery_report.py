@@ -1,45 +1,40 @@
-"""What was found half-done of an agent, and what became of it, as it is told."""
+"""Reports of what was found half-done of an agent, and of how that was resolved."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.definition.callbacks import called
-from holdfast.agents.runtime.two_phase import Lifecycle
+from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
 from holdfast.engine.events import Event
-
-if TYPE_CHECKING:
-    from holdfast.agents.storage.agent_line import AgentLine
-
 
 Kind: TypeAlias = Literal["crashed", "transition", "lifecycle", "transfer", "fell-back"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Something that was found half-done, and what became of it."""
+    """Something that was found half-done, and how it was resolved."""
 
     agent: str
     """The id of the agent."""
     kind: Kind
-    """`crashed`: the record says that it runs, and nobody runs it. `transition`, `lifecycle` and `transfer`: such a
-    change was under way. `fell-back`: its newest state could not be read."""
+    """`crashed`: the record says that the agent is running, and no process runs it. `transition`, `lifecycle` and
+    `transfer`: such a change was under way. `fell-back`: the newest state could not be read."""
     resolved: Literal["back", "forward", "none"]
-    """Whether it was taken back or finished; `none` where there was nothing to resolve."""
+    """Whether the change was undone (`back`) or finished (`forward`); `none` where there was nothing to resolve."""
     time: datetime
-    """When that was."""
+    """When it was resolved."""
     since: datetime
-    """When what was under way had begun; or when the agent was last saved."""
+    """When the change had begun; or when the agent was last saved."""
     version: int
-    """The version that was found."""
+    """The version of the agent that was found."""
     pending: PendingChange | None = None
-    """What was under way."""
+    """The change that was under way."""
     ran: bool = False
-    """Whether the action was run, or its end was known. If it was finished and this is false, it was finished without
-    the action."""
+    """Whether the action was run, or is known to have ended. If this is false for a finished change, the change was
+    finished without its action."""
     lost: tuple[str, ...] = ()
     """The ids of steps that could not be read, the newest first."""
 
@@ -52,8 +47,8 @@ class Recovery:
         return f"agent {self.agent!r}: {pending.kind} {pending.trigger!r} {pending.source} → {pending.target}: {how}"
 
 
-def told(line: AgentLine, recovery: Recovery) -> Event:
-    """The row that tells of a recovery."""
+def recovery_event(line: AgentLine, recovery: Recovery) -> Event:
+    """Build the event that records a recovery."""
     pending = recovery.pending
     detail: dict[str, Any] = {"since": recovery.since, "version": recovery.version, "ran": recovery.ran}
     if pending is not None:
@@ -65,14 +60,6 @@ def told(line: AgentLine, recovery: Recovery) -> Event:
     return Event("recovery", guard.actor, recovery.kind, line.id, recovery.resolved, detail=pack(detail))
 
 
-def kind_of(pending: PendingChange) -> Kind:
-    """The kind of recovery that it takes."""
+def recovery_kind(pending: PendingChange) -> Kind:
+    """Return the kind of recovery that a pending change takes."""
     return {"transition": "transition", "transfer": "transfer"}.get(pending.kind, "lifecycle")  # type: ignore[return-value]
-
-
-async def tell(phases: Lifecycle, recovery: Recovery) -> None:
-    """Have the agent know of a recovery."""
-    phases.recoveries.append(recovery)
-    handler = phases.keeper.method("handle_recovery")
-    if handler is not None:
-        await called(handler, recovery)

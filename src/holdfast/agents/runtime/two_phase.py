@@ -1,7 +1,7 @@
-"""Changes of an agent in two phases: what is to come is saved, then it is done, then that it is done is saved.
+"""Change an agent in two phases: save the intent, run the action, then save that it is done.
 
-A crash in the middle leaves a record that says what was under way. It is found at the next start, and resolved. Where
-nothing is to be done in between, one step is enough: there is no middle.
+A crash in the middle leaves a record of what was under way. It is found at the next start, and resolved. A change
+without an action takes one step: it has no middle.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
 
-from holdfast.agents.definition.callbacks import called
-from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bound
-from holdfast.agents.runtime.change_block import undisturbed
+from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.spec import Spec
+from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind
+from holdfast.agents.runtime.data import Attempt
+from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.fair_lock import FairLock
+from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
-
-if TYPE_CHECKING:
-    from holdfast.agents.runtime.persister import AgentPersister
-    from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.hooks.feature_hooks import FeatureHooks
 
 LIFECYCLE = Machine(*STATUSES)
-"""The life of every agent. Its states are the statuses; its actions are methods that an agent may have."""
+"""The lifecycle of every agent. Its states are the statuses; its actions are methods that an agent may have."""
 
 LIFECYCLE.add("start", ["created", "stopped", "failed"], "running", via="starting", action="on_start")
 LIFECYCLE.add("pause", "running", "paused", via="pausing", action="on_pause")
@@ -35,235 +37,261 @@ LIFECYCLE.add("resume", "paused", "running", via="resuming", action="on_resume")
 LIFECYCLE.add("stop", ["running", "paused", "failed", "created"], "stopped", via="stopping", action="on_stop")
 LIFECYCLE.add("fail", ANY, "failed", action="on_fail")
 
-_within: ContextVar[tuple[_Within, ...]] = ContextVar("holdfast_agents_within", default=())
-"""The changes that what is done now is a part of."""
+_active_changes: ContextVar[tuple[_ActiveChange, ...]] = ContextVar("holdfast_agents_active_changes", default=())
+"""The changes that the running code is part of."""
 
 
-class _Within:
+class _ActiveChange:
     """A change of an agent that is under way."""
 
-    __slots__ = ("of", "over", "what")
+    __slots__ = ("description", "ended", "lifecycle")
 
-    def __init__(self, of: Lifecycle, what: str) -> None:
-        self.of = of
-        self.what = what
-        self.over = False
+    def __init__(self, lifecycle: Lifecycle, description: str) -> None:
+        self.lifecycle = lifecycle
+        self.description = description
+        self.ended = False
 
 
 class TwoPhaseChange(NamedTuple):
-    """What is to be done, and where the agent stands before, meanwhile and after."""
+    """An action, and the position of the agent during it, after it, and after its failure."""
 
     pending: PendingChange
     action: Callable[[], Awaitable[Any]] | None
-    meanwhile: AgentPosition
+    during: AgentPosition
     after: AgentPosition
     failed: AgentPosition
-    """Where it stands if the action raises an error."""
+    """The position if the action raises an error."""
 
 
 class UnsavedResult(NamedTuple):
-    """A change whose action was done; that it was is yet to be saved."""
+    """A change whose action is done, which is still to be saved."""
 
     change: TwoPhaseChange
     started: int
-    begun: str
+    begin_step: str
+
+
+class PhasedAgent(TrackedAgent, Protocol):
+    """An agent that can be changed in two phases: an `AgentPersister`."""
+
+    agent: Any
+    spec: Spec
+    save_lock: FairLock
+    uncertain_attempt: Attempt | None
+
+    @property
+    def where(self) -> str: ...
+    def method(self, name: str) -> Callable[..., Any] | None: ...
+    def check_valid(self, state: str, fields: Any) -> None: ...
+    def now(self) -> datetime: ...
+    async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
+    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks: ...
+    async def resolve_uncertain(self) -> bool: ...
 
 
 class Lifecycle:
-    """The lifecycle of one agent, and the transitions of its machine. One change at a time, whoever asks for it."""
+    """The lifecycle of one agent, and the transitions of its machine: one change at a time, whoever requests it."""
 
-    def __init__(self, keeper: AgentPersister) -> None:
-        self.keeper = keeper
+    def __init__(self, persister: PhasedAgent) -> None:
+        self.persister = persister
         self.recoveries: list[Recovery] = []
-        """What was found at starts, and what became of it."""
-        self.ours = False
-        """Whether it was this object that made the agent's status what it is; and not another one, which is gone."""
-        self.done: UnsavedResult | None = None
-        self._turns = FairLock()
-        if keeper.spec.machine is not None:
-            keeper.spec.machine.check(keeper.agent)
+        """What was found half-done at starts, and how it was resolved."""
+        self.owns_status = False
+        """Whether this object set the agent's status, and not a process that is gone."""
+        self.unsaved_result: UnsavedResult | None = None
+        self._lock = FairLock()
+        if persister.spec.machine is not None:
+            persister.spec.machine.check(persister.agent)
 
     def renew_locks(self) -> None:
-        """For a forked child."""
-        self._turns = FairLock()
+        """Reset after a fork."""
+        self._lock = FairLock()
 
     @property
     def where(self) -> str:
-        """The agent, for errors."""
-        return self.keeper.where
+        """The agent's name for errors."""
+        return self.persister.where
 
     @asynccontextmanager
-    async def exclusive(self, what: str) -> AsyncIterator[None]:
-        """No other change of the agent begins during this block. `InvalidError` from within a change of the same agent,
-        which would wait for itself."""
-        around = _within.get()
-        for each in around:
-            if each.of is self and not each.over:
+    async def exclusive(self, description: str) -> AsyncIterator[None]:
+        """Let no other change of the agent begin during this block. Raises `InvalidError` inside a change of the same
+        agent, which would wait for itself."""
+        outer = _active_changes.get()
+        for each in outer:
+            if each.lifecycle is self and not each.ended:
                 raise InvalidError(
-                    f"{what} cannot begin within {each.what} of the same agent",
+                    f"{description} cannot begin within {each.description} of the same agent",
                     where=self.where,
-                    hint="Have the action return first, and begin it afterwards",
+                    hint="Return from the action first, and begin it afterwards",
                     code="nested-transition",
                 )
-        async with self._turns.turn():
-            mine = _Within(self, what)
-            _within.set((*around, mine))
+        async with self._lock.acquire():
+            change = _ActiveChange(self, description)
+            _active_changes.set((*outer, change))
             try:
-                with undisturbed(self.keeper):
+                with suspend_autosave(self.persister):
                     yield
             finally:
-                mine.over = True  # for tasks that were started meanwhile, and go on
-                _within.set(around)
+                change.ended = True  # for tasks that were started in the block, and outlive it
+                _active_changes.set(outer)
 
     # Transitions ----------------------------------------------------------------------------------------------
 
     async def transition(self, trigger: str, data: Any = None) -> str:
-        """Have the machine take a transition; returns the state that it led to."""
-        if self.keeper.spec.machine is None:
+        """Take a transition of the machine, and return the state that it led to."""
+        if self.persister.spec.machine is None:
             raise InvalidError("the agent has no machine", where=self.where)
         async with self.exclusive(f"the transition {trigger!r}"):
-            await self.nothing_pending()
-            way = await self._way(self.keeper.spec.machine, trigger, data)
+            await self.require_nothing_pending()
+            transition = await self._choose(self.persister.spec.machine, trigger, data)
             with trace_context.correlation() as correlation:
-                pending = self._pending("transition", trigger, self.keeper.data.state, way.target, correlation, data)
-                pending = marked(self.keeper.spec.machine, way, pending)
-                await self.through(self.transiting(way, pending), "agent.transition")
-            return way.target
+                state = self.persister.data.state
+                pending = self._pending_change("transition", trigger, state, transition.target, correlation, data)
+                pending = _with_alternative(self.persister.spec.machine, transition, pending)
+                await self.run(self.plan_transition(transition, pending), "agent.transition")
+            return transition.target
 
-    async def _way(self, machine: Machine, trigger: str, data: Any) -> Transition:
-        state, agent = self.keeper.data.state, self.keeper.agent
-        for way in machine.ways(trigger, state, self.where):
-            if way.guard is None or await called(bound(way.guard, agent), data):
-                for validator in way.validators:
-                    await called(bound(validator, agent), data)
-                return way
-        raise VetoError(f"no guard lets {trigger!r} pass from the state {state!r}", where=self.where)
+    async def _choose(self, machine: Machine, trigger: str, data: Any) -> Transition:
+        state, agent = self.persister.data.state, self.persister.agent
+        for transition in machine.ways(trigger, state, self.where):
+            if transition.guard is None or await invoke(bind(transition.guard, agent), data):
+                for validator in transition.validators:
+                    await invoke(bind(validator, agent), data)
+                return transition
+        raise VetoError(f"no guard allows {trigger!r} from the state {state!r}", where=self.where)
 
-    def transiting(self, way: Transition, pending: PendingChange) -> TwoPhaseChange:
-        """The change that a transition is."""
-        machine, standing = self.keeper.spec.machine, self.keeper.data.standing
-        assert machine is not None  # noqa: S101 - the transition is of it
-        several = (machine.leave.get(pending.source), way.action, machine.enter.get(way.target))
-        before = standing._replace(state=pending.source, pending=None)
+    def plan_transition(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
+        """Plan the change that a transition makes."""
+        machine, position = self.persister.spec.machine, self.persister.data.position
+        assert machine is not None  # noqa: S101 - the transition belongs to it
+        callbacks = (machine.leave.get(pending.source), transition.action, machine.enter.get(transition.target))
+        before = position._replace(state=pending.source, pending=None)
         return TwoPhaseChange(
             pending,
-            self._action([bound(each, self.keeper.agent) for each in several if each is not None], pending.data),
-            before._replace(state=way.via or pending.source, pending=pending),
-            before._replace(state=way.target),
+            self._action([bind(each, self.persister.agent) for each in callbacks if each is not None], pending.data),
+            before._replace(state=transition.via or pending.source, pending=pending),
+            before._replace(state=transition.target),
             before,
         )
 
-    def _action(self, several: Sequence[Callable[..., Any]], *args: Any) -> Callable[[], Awaitable[None]] | None:
+    def _action(self, callbacks: Sequence[Callable[..., Any]], *args: Any) -> Callable[[], Awaitable[None]] | None:
         async def action() -> None:
-            for each in several:
-                await called(each, *args)
+            for each in callbacks:
+                await invoke(each, *args)
 
-        return action if several else None
+        return action if callbacks else None
 
     # The lifecycle --------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Pause it, and save it."""
+        """Pause the agent, and save it."""
         async with self.exclusive("the pause"):
-            await self.nothing_pending()
-            await self.live("pause")
+            await self.require_nothing_pending()
+            await self.change_status("pause")
 
     async def stop(self) -> None:
-        """Stop it, and save it."""
+        """Stop the agent, and save it."""
         async with self.exclusive("the stop"):
-            await self.nothing_pending()
-            await self.live("stop")
+            await self.require_nothing_pending()
+            await self.change_status("stop")
 
     async def fail(self, error: BaseException | str) -> None:
-        """Say that it failed. That is saved first; then its `on_fail` is called. What is under way stays so, and is
-        resolved at the next start."""
+        """Save that the agent failed, then call its `on_fail`. A change that is under way stays so, and is resolved at
+        the next start."""
         async with self.exclusive("the failure"):
-            data, text = self.keeper.data, error if isinstance(error, str) else _told(error)
+            data, text = self.persister.data, error if isinstance(error, str) else _error_text(error)
             with trace_context.correlation() as correlation:
-                pending = self._pending("lifecycle", "fail", data.status, "failed", correlation)
-                before = await self._asked(pending, "agent.fail")
+                pending = self._pending_change("lifecycle", "fail", data.status, "failed", correlation)
+                hooks = await self._call_hooks(pending, "agent.fail")
                 event = self.event(pending, clocks.perf_counter_ns(), text)._replace(outcome="ok")
-                standing = data.standing._replace(status="failed")
-                point = await self.keeper.commit("lifecycle", [event, *before.events], standing=standing)
-                before.done(self.keeper.version, point.id)
-                self.ours = True
-                hook = self.keeper.method("on_fail")
-                if hook is not None:
-                    await called(hook, error)
+                position = data.position._replace(status="failed")
+                point = await self.persister.commit("lifecycle", [event, *hooks.events], position=position)
+                hooks.done(self.persister.version, point.id)
+                self.owns_status = True
+                on_fail = self.persister.method("on_fail")
+                if on_fail is not None:
+                    await invoke(on_fail, error)
 
-    async def live(self, trigger: str, *, also: bool = False) -> None:
-        """Change the status. `also` where the status is what a recovery left it as."""
-        status = self.keeper.data.status
-        way = LIFECYCLE.ways(trigger, "stopped" if also else status, self.where)[0]
+    async def change_status(self, trigger: str, *, after_recovery: bool = False) -> None:
+        """Change the status, which may be one that a recovery left."""
+        status = self.persister.data.status
+        transition = LIFECYCLE.ways(trigger, "stopped" if after_recovery else status, self.where)[0]
         with trace_context.correlation() as correlation:
-            pending = self._pending("lifecycle", trigger, status, way.target, correlation)
-            await self.through(self.living(way, pending), f"agent.{trigger}")
-        self.ours = True
+            pending = self._pending_change("lifecycle", trigger, status, transition.target, correlation)
+            await self.run(self.plan_status_change(transition, pending), f"agent.{trigger}")
+        self.owns_status = True
 
-    def living(self, way: Transition, pending: PendingChange) -> TwoPhaseChange:
-        """The change that one of the status is."""
-        before = self.keeper.data.standing._replace(pending=None)
-        hook = self.keeper.method(str(way.action))
+    def plan_status_change(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
+        """Plan the change that a transition of the lifecycle makes."""
+        before = self.persister.data.position._replace(pending=None)
+        method = self.persister.method(str(transition.action))
         return TwoPhaseChange(
             pending,
-            self._action([] if hook is None else [hook]),
-            before._replace(status=status_of(way.via or way.source), pending=pending),
-            before._replace(status=status_of(way.target)),
+            self._action([] if method is None else [method]),
+            before._replace(status=parse_status(transition.via or transition.source), pending=pending),
+            before._replace(status=parse_status(transition.target)),
             before._replace(status="failed"),
         )
 
-    async def settle(self) -> None:
-        """Make sure of a step of which it is not known whether it was made."""
-        async with self.keeper.turns.turn():
-            await self.keeper.settle()
+    async def resolve_uncertain(self) -> None:
+        """Find out whether a step was saved of which that is uncertain."""
+        async with self.persister.save_lock.acquire():
+            await self.persister.resolve_uncertain()
+
+    async def report_recovery(self, recovery: Recovery) -> None:
+        """Add a recovery to the list, and pass it to the agent's own handler."""
+        self.recoveries.append(recovery)
+        handler = self.persister.method("handle_recovery")
+        if handler is not None:
+            await invoke(handler, recovery)
 
     # Two phases -----------------------------------------------------------------------------------------------
 
-    async def through(self, change: TwoPhaseChange, hook: str, more: Sequence[Event] = ()) -> None:
-        """First what is to come is saved, then it is done, then that it is done is saved.
+    async def run(self, change: TwoPhaseChange, hook: str) -> None:
+        """Save the intent, run the action, and save that it is done.
 
-        An error of the action is saved, too. Whatever else ends it, such as an interrupt, or a store that is down,
-        leaves it under way, in memory as in the store.
+        An error of the action is saved, too. Anything else that ends it, such as an interrupt or an unavailable store,
+        leaves the change under way, in memory as in the store.
         """
-        started, self.done = clocks.perf_counter_ns(), None
-        before = await self._asked(change.pending, hook)
-        more, begun = [*more, *before.events], ""
+        started, self.unsaved_result = clocks.perf_counter_ns(), None
+        hooks = await self._call_hooks(change.pending, hook)
+        events, begin_step = hooks.events, ""
         if change.action is not None:
-            point = await self.keeper.commit(f"{change.pending.kind}.begin", more, standing=change.meanwhile)
-            more, begun = (), point.id
-            await self.act(change, started)
-        await self.finish(UnsavedResult(change, started, begun), more)
-        before.done(self.keeper.version, self.keeper.point.id if self.keeper.point is not None else "")
+            point = await self.persister.commit(f"{change.pending.kind}.begin", events, position=change.during)
+            events, begin_step = [], point.id
+            await self.run_action(change, started)
+        await self.finish(UnsavedResult(change, started, begin_step), events)
+        hooks.done(self.persister.version, self.persister.point.id if self.persister.point is not None else "")
 
-    async def act(self, change: TwoPhaseChange, started: int, more: Sequence[Event] = ()) -> None:
-        """Do what is to be done on the way."""
+    async def run_action(self, change: TwoPhaseChange, started: int, events: Sequence[Event] = ()) -> None:
+        """Run the action of a change; if it fails, save that."""
         if change.action is None:
             return
         try:
             await change.action()
-            self.keeper.fits(change.after.state, self.keeper.spec.persist(self.keeper.agent))
+            self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
-            event = self.event(change.pending, started, _told(error))
-            await self.keeper.commit(f"{change.pending.kind}.failed", [event, *more], standing=change.failed)
+            event = self.event(change.pending, started, _error_text(error))
+            await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
 
-    async def finish(self, done: UnsavedResult, more: Sequence[Event] = ()) -> None:
-        """Save that it is done."""
-        change = done.change
+    async def finish(self, result: UnsavedResult, events: Sequence[Event] = ()) -> None:
+        """Save that a change is done."""
+        change = result.change
         if change.action is not None:
-            self.done = done
-        event = self.event(change.pending, done.started, begun=done.begun)
-        await self.keeper.commit(change.pending.kind, [event, *more], standing=change.after)
-        self.done = None
+            self.unsaved_result = result
+        event = self.event(change.pending, result.started, begin_step=result.begin_step)
+        await self.persister.commit(change.pending.kind, [event, *events], position=change.after)
+        self.unsaved_result = None
 
-    def event(self, pending: PendingChange, started: int, error: str = "", begun: str = "") -> Event:
-        """The row that tells of a change."""
+    def event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
+        """Build the event that records a change."""
         detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
         if error:
             detail["error"] = error
-        if begun:
-            detail["begun"] = begun
-        handle = self.keeper.line.handle
+        if begin_step:
+            detail["begun"] = begin_step
+        handle = self.persister.line.handle
         return Event(
             pending.kind,
             handle.guard.actor,
@@ -274,48 +302,50 @@ class Lifecycle:
             handle.codec.pack(detail),
         )
 
-    async def _asked(self, pending: PendingChange, hook: str) -> Any:
+    async def _call_hooks(self, pending: PendingChange, hook: str) -> FeatureHooks:
         about = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
-        return await self.keeper.asked(hook, **about)
+        return await self.persister.call_hooks(hook, **about)
 
-    def _pending(
+    def _pending_change(
         self, kind: str, trigger: str, source: str, target: str, correlation: str, data: Any = None
     ) -> PendingChange:
-        return PendingChange(kind, trigger, source, target, self.keeper.now(), correlation, data=data)
+        return PendingChange(kind, trigger, source, target, self.persister.now(), correlation, data=data)
 
-    async def nothing_pending(self) -> None:
-        """`ConflictError` if something is half-done."""
-        doubtful = self.keeper.doubtful
-        if doubtful is not None and doubtful.redo is not None:
-            await self.settle()  # it may have been handed something
-        pending = self.keeper.data.pending
+    async def require_nothing_pending(self) -> None:
+        """Raise `ConflictError` if something is half-done."""
+        attempt = self.persister.uncertain_attempt
+        if attempt is not None and attempt.redo is not None:
+            await self.resolve_uncertain()  # the agent may have received a transfer
+        pending = self.persister.data.pending
         if pending is not None:
-            raise incomplete(pending, self.where, "Have it resolved first: recover(), or the next start, does that")
+            raise incomplete_error(
+                pending, self.where, "Have it resolved first: recover(), or the next start, does that"
+            )
 
 
-def marked(machine: Machine, way: Transition, pending: PendingChange) -> PendingChange:
-    """The same; it says which way it is, where guards chose it before others that lead to the same state."""
-    number = _alike(machine, pending).index(way)
+def _with_alternative(machine: Machine, transition: Transition, pending: PendingChange) -> PendingChange:
+    """Record which transition was chosen, where guards chose it before others that lead to the same state."""
+    number = _alternatives(machine, pending).index(transition)
     return pending if number == 0 else replace(pending, phase=f"{pending.phase} {number}")
 
 
-def way_of(machine: Machine, pending: PendingChange) -> Transition | None:
-    """The transition that is under way, if it is still declared."""
-    alike, number = _alike(machine, pending), pending.phase.rpartition(" ")[2]
-    place = int(number) if number.isdecimal() else 0
-    return alike[place] if place < len(alike) else None
+def find_transition(machine: Machine, pending: PendingChange) -> Transition | None:
+    """Return the transition that is under way, if it is still declared."""
+    alternatives, number = _alternatives(machine, pending), pending.phase.rpartition(" ")[2]
+    index = int(number) if number.isdecimal() else 0
+    return alternatives[index] if index < len(alternatives) else None
 
 
-def _alike(machine: Machine, pending: PendingChange) -> list[Transition]:
+def _alternatives(machine: Machine, pending: PendingChange) -> list[Transition]:
     try:
-        ways = machine.ways(pending.trigger, pending.source)
+        transitions = machine.ways(pending.trigger, pending.source)
     except InvalidError:
         return []
-    return [way for way in ways if way.target == pending.target]
+    return [each for each in transitions if each.target == pending.target]
 
 
-def incomplete(pending: PendingChange, where: str, hint: str) -> ConflictError:
-    """The error for what cannot be done while something else is half-done."""
+def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictError:
+    """Build the error for a change that is refused while another is half-done."""
     return ConflictError(
         f"the {pending.kind} {pending.trigger!r}, from {pending.source} to {pending.target}, is half-done",
         where=where,
@@ -324,12 +354,12 @@ def incomplete(pending: PendingChange, where: str, hint: str) -> ConflictError:
     )
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def status_of(name: str) -> Status:
-    """The status of that name. `CorruptError` if there is none."""
+def parse_status(name: str) -> Status:
+    """Return the status of a name. Raises `CorruptError` if there is none."""
     for status in STATUSES:
         if status == name:
             return status

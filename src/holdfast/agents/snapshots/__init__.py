@@ -1,1 +1,1 @@
-"""Snapshots: an agent in one file. `holdfast.snapshots` is what programs import."""
+"""Snapshots: an agent in one file. Programs import `holdfast.snapshots`."""

@@ -1,4 +1,4 @@
-"""What is done with snapshots, each written once for sync callers and asyncio."""
+"""Operations on snapshots, each written once for sync callers and asyncio."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import FolderEntry, Location, Target, folder_of, place_of
+from holdfast.agents.snapshots.locations import FolderEntry, Location
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.targets import Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import (
@@ -39,25 +40,25 @@ MAX_DESCRIPTION = 4096
 
 
 def _sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The form that waits in the calling thread."""
+    """Return the sync form, which waits in the calling thread."""
 
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         return run(function(*args, **kwargs))
 
-    update_wrapper(called, function)
-    return called
+    update_wrapper(wrapper, function)
+    return wrapper
 
 
-def _async(waiting: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The form that is awaited, of what `_sync` made."""
-    function: Callable[P, Coroutine[Any, Any, T]] = waiting.__wrapped__  # type: ignore[attr-defined]
+def _async(sync_form: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the asyncio form of a function of `_sync`."""
+    function: Callable[P, Coroutine[Any, Any, T]] = sync_form.__wrapped__  # type: ignore[attr-defined]
 
-    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(function(*args, **kwargs))
 
-    update_wrapper(called, function)
-    called.__name__ = called.__qualname__ = f"a{function.__name__}"
-    return called
+    update_wrapper(wrapper, function)
+    wrapper.__name__ = wrapper.__qualname__ = f"a{function.__name__}"
+    return wrapper
 
 
 @_sync
@@ -73,20 +74,20 @@ async def snapshot(
     limit: int = LIMIT,
     **options: Any,
 ) -> SnapshotInfo:
-    """Freeze an agent, or anything else of LangChain's that can be serialized, into one file.
+    """Write an agent, or any other serializable object of LangChain, to one file.
 
     `target` is a path that ends in `.hfsnap`, or a URL: `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`; `options` are
-    those of the service, as `holdfast.open` takes them. The file is there as a whole or not at all, and on the disk
-    when this returns. `config` names a thread of an agent with a checkpointer, whose state goes along.
+    those of the service, as for `holdfast.open`. The file is written completely or not at all, and durable when this
+    returns. `config` names a thread of an agent with a checkpointer, whose state is included.
 
-    Secrets never get in: what a class declares in `lc_secrets` is left out, and its value is refused anywhere else, as
-    are the values of `secrets`, and fields named like secrets unless `not_secret` names them.
+    Secrets are never written: fields that a class declares in `lc_secrets` are left out, and their values are refused
+    anywhere else, as are the values of `secrets`, and fields with names like secrets unless `not_secret` lists them.
     """
     _check_description(description)
     _check_limit(limit)
-    place = place_of(target, options, named=True)
-    gathering = SecretScan(secrets, not_secret)
-    frozen = await contents.freeze(agent, config, gathering)
+    location = locate(target, options, require_suffix=True)
+    scan = SecretScan(secrets, not_secret)
+    frozen = await contents.freeze(agent, config, scan)
     time = datetime.now(UTC).isoformat()
     id = randomness.token_hex(16)
 
@@ -97,36 +98,36 @@ async def snapshot(
             version=VERSION,
             kind=frozen.kind,
             type=frozen.type,
-            name=_written(frozen.name),
+            name=_encodable(frozen.name),
             time=time,
             description=description,
             versions=contents.versions(),
-            secrets=tuple(sorted(gathering.secrets)),
-            classes=tuple(sorted(gathering.classes)),
+            secrets=tuple(sorted(scan.secrets)),
+            classes=tuple(sorted(scan.classes)),
             tools=frozen.tools,
             middleware=frozen.middleware,
             content=content,
         )
 
-    def built() -> bytes:
-        gathering.check_texts([frozen.tree, description, frozen.name], "content")
+    def build() -> bytes:
+        scan.check_texts([frozen.tree, description, frozen.name], "content")
         data = strict_json.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
-                f"the content has {len(data):,} bytes, and {limit:,} are the limit",
-                where=place.where,
+                f"the content has {len(data):,} bytes, and the limit is {limit:,}",
+                where=location.where,
                 hint="Give `limit`, here and when you restore",
             )
-        strict_json.check_shape(data, place.where)
+        strict_json.check_shape(data, location.where)
         return container.build(data, header)
 
-    data = await BlockingCall(built)
-    await place.write(data, overwrite=overwrite)
-    return info_of(container.read_header(data, place.where)[0], len(data), place.where)
+    data = await BlockingCall(build)
+    await location.write(data, overwrite=overwrite)
+    return info_of(container.read_header(data, location.where)[0], len(data), location.where)
 
 
 asnapshot = _async(snapshot)
-"""The same for asyncio."""
+"""The asyncio form of `snapshot`."""
 
 
 @_sync
@@ -150,130 +151,133 @@ async def restore(
     limit: int = LIMIT,
     **options: Any,
 ) -> Any:
-    """Thaw what a snapshot holds, after every byte of it was checked.
+    """Restore the object of a snapshot, after checking every byte of it.
 
     `secrets` are the values of the secrets that it needs, by name (`info(source).secrets`); with `secrets_from_env`
-    they are looked for in the environment too. Only classes of langchain-core are made, unless `allow` says more:
-    classes, or `"all"` for every class that LangChain lists. A snapshot is configuration, and somebody else's may send
-    your key to his server: allow what you trust.
+    they are also read from the environment. Only classes of langchain-core are instantiated, unless `allow` lists more:
+    classes, or `"all"` for every class that LangChain lists. A snapshot is configuration, and a stranger's may send
+    your key to another server: allow only what you trust.
 
-    For agents of `create_agent`: `tools`, `middleware`, `response_format`, `state_schema` and `context_schema` are
-    code, and given again. The agent has to be the same with them, unless `accept_changes`. The state of its thread, if
-    there is one in the snapshot, is put into `checkpointer`, or one in memory, under its name or `thread`. `store` is
-    the agent's.
+    For agents of `create_agent`: pass `tools`, `middleware`, `response_format`, `state_schema` and `context_schema`
+    again, since they are code. The agent must be the same with them, unless `accept_changes`. The state of its thread,
+    if the snapshot has one, is written to `checkpointer`, or to one in memory, under its name or `thread`. `store` is
+    passed to the agent.
 
-    For agents of Holdfast's: the agent is saved in `store`, under its id or `agent_id`, which must be free there, and
-    lives: its class has to be known. With `live=False` it is only saved, and its record is returned.
+    For agents of Holdfast: the agent is saved in `store`, under its id or `agent_id`, which must not be in use there,
+    and returned live: its class must be registered. With `live=False` it is only saved, and its record is returned.
     """
-    place = place_of(source, options)
-    header, tree = await _opened(place, limit)
+    location = locate(source, options)
+    header, tree = await _read(location, limit)
     code = None
-    given = (tools, middleware, response_format, state_schema, context_schema)
-    if any(each is not None and each != () for each in given) or accept_changes:
+    parts = (tools, middleware, response_format, state_schema, context_schema)
+    if any(each is not None and each != () for each in parts) or accept_changes:
         from holdfast.agents.snapshots.langchain_agents import AgentCode
 
-        code = AgentCode(*given, accept_changes)
+        code = AgentCode(*parts, accept_changes)
     settings = {} if checkpointer is None else {"checkpointer": checkpointer}
-    wanted = contents.RestoreOptions(store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings)
-    return await contents.thaw(header.kind, tree, header.secrets, wanted, place.where)
+    restore_options = contents.RestoreOptions(
+        store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings
+    )
+    return await contents.thaw(header.kind, tree, header.secrets, restore_options, location.where)
 
 
 arestore = _async(restore)
-"""The same for asyncio."""
+"""The asyncio form of `restore`."""
 
 
 @_sync
 async def info(source: Target, **options: Any) -> SnapshotInfo:
-    """What a snapshot says of itself. Only its start is read, and the content is not checked: `verify` does."""
-    return await _info_of(place_of(source, options))
+    """Return the header of a snapshot. Only its start is read, and the content is not checked: `verify` does that."""
+    return await _info_of(locate(source, options))
 
 
 ainfo = _async(info)
-"""The same for asyncio."""
+"""The asyncio form of `info`."""
 
 
 @_sync
 async def exists(source: Target, **options: Any) -> bool:
-    """Whether there is anything at this place."""
-    return await place_of(source, options).exists()
+    """Return whether there is anything at this path or URL."""
+    return await locate(source, options).exists()
 
 
 aexists = _async(exists)
-"""The same for asyncio."""
+"""The asyncio form of `exists`."""
 
 
 @_sync
 async def verify(source: Target, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
-    """Check that every byte of a snapshot is what was written. Nothing in it is made.
+    """Check that every byte of a snapshot is as it was written. No object is created from it.
 
     Raises `SnapshotCorruptError`, `SnapshotTooLargeError` or `SnapshotNotFoundError`.
     """
-    place = place_of(source, options)
-    header, _ = await _opened(place, limit)
-    return info_of(header, container.size_of(header), place.where)
+    location = locate(source, options)
+    header, _ = await _read(location, limit)
+    return info_of(header, container.size_of(header), location.where)
 
 
 averify = _async(verify)
-"""The same for asyncio."""
+"""The asyncio form of `verify`."""
 
 
 @_sync
 async def list(  # noqa: A001 - reads as snapshots.list
     place: Target, *, after: str = "", limit: int | None = None, **options: Any
 ) -> builtins.list[SnapshotListing]:
-    """The snapshots in a directory, or under a prefix in a bucket, in the order of their names.
+    """Return the snapshots in a directory, or under a prefix in a bucket, in the order of their names.
 
-    Of each only the start is read. What cannot be read is in the list too, with its `problem`. `after` and `limit` give
-    one page of many.
+    Only the start of each is read. Files that cannot be read are listed with their `problem`. Use `after` and `limit`
+    for pages.
     """
-    folder = folder_of(place, options)
+    folder = locate_folder(place, options)
     entries = [entry for entry in await folder.entries() if entry.name > after]
-    found = []
+    snapshots = []
     for entry in entries[: None if limit is None else max(limit, 0)]:
-        told: SnapshotInfo | None = None
+        header: SnapshotInfo | None = None
         problem = entry.problem
         if not problem:
             try:
-                told = await _info_of(folder.place(entry.name))
-                if told.size != entry.size:
-                    problem, told = f"it has {entry.size:,} bytes, and should have {told.size:,}", None
+                header = await _info_of(folder.location(entry.name))
+                if header.size != entry.size:
+                    problem, header = f"it has {entry.size:,} bytes, and should have {header.size:,}", None
             except SnapshotNotFoundError:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             except HoldfastError as error:
                 problem = error.what
-        found.append(SnapshotListing(folder.where(entry.name), entry.name, entry.size, _moment(entry), told, problem))
-    return found
+        where, modified = folder.where(entry.name), _modified_time(entry)
+        snapshots.append(SnapshotListing(where, entry.name, entry.size, modified, header, problem))
+    return snapshots
 
 
 alist = _async(list)
-"""The same for asyncio."""
+"""The asyncio form of `list`."""
 
 
 @_sync
 async def delete(source: Target, *, force: bool = False, **options: Any) -> None:
-    """Delete a snapshot. What is none, by its name or its start, is not deleted; `force` deletes damaged ones."""
-    place = place_of(source, options, named=True)
+    """Delete a snapshot. Other files, by their name or their start, are refused; `force` deletes damaged ones."""
+    location = locate(source, options, require_suffix=True)
     if not force:
         try:
-            await _info_of(place)
+            await _info_of(location)
         except SnapshotCorruptError as error:
             raise SnapshotInvalidError(
-                f"this may be no snapshot: {error.what}", where=place.where, hint="force=True deletes it all the same"
+                f"this may be no snapshot: {error.what}", where=location.where, hint="force=True deletes it anyway"
             ) from error
-    await place.delete()
+    await location.delete()
 
 
 adelete = _async(delete)
-"""The same for asyncio."""
+"""The asyncio form of `delete`."""
 
 
-async def _info_of(place: Location) -> SnapshotInfo:
-    header, _ = container.read_header(await place.read(container.HEAD_BYTES), place.where)
-    return info_of(header, container.size_of(header), place.where)
+async def _info_of(location: Location) -> SnapshotInfo:
+    header, _ = container.read_header(await location.read(container.HEAD_BYTES), location.where)
+    return info_of(header, container.size_of(header), location.where)
 
 
-def _moment(entry: FolderEntry) -> datetime:
-    """When a file was changed. It may have any time that somebody gave it, also one that no calendar has."""
+def _modified_time(entry: FolderEntry) -> datetime:
+    """Return when a file was modified; 1970, if its time is out of range."""
     try:
         return datetime.fromtimestamp(entry.modified, UTC)
     except (ValueError, OverflowError, OSError):
@@ -281,12 +285,14 @@ def _moment(entry: FolderEntry) -> datetime:
 
 
 def _check_description(text: Any) -> None:
-    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _written(text) != text:
-        raise SnapshotInvalidError(f"a description is a text of at most {MAX_DESCRIPTION:,} characters, whole ones")
+    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _encodable(text) != text:
+        raise SnapshotInvalidError(
+            f"a description is a text of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
+        )
 
 
-def _written(text: str) -> str:
-    """Text without halves of characters, which cannot be written as UTF-8."""
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -295,17 +301,17 @@ def _check_limit(limit: int) -> None:
         raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
-async def _opened(place: Location, limit: int) -> tuple[SnapshotHeader, Any]:
-    """The header and the tree of a snapshot, both checked."""
+async def _read(location: Location, limit: int) -> tuple[SnapshotHeader, Any]:
+    """Read and check the header and the tree of a snapshot."""
     _check_limit(limit)
-    data = await place.read(container.most_bytes(limit) + 1)
+    data = await location.read(container.max_bytes(limit) + 1)
 
-    def opened() -> tuple[SnapshotHeader, Any]:
-        header, content = container.open_file(data, limit, place.where)
-        document = strict_json.read(content, place.where)
+    def parse() -> tuple[SnapshotHeader, Any]:
+        header, content = container.open_file(data, limit, location.where)
+        document = strict_json.read(content, location.where)
         if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
-            raise SnapshotCorruptError("the content is not of the kind that the header tells", where=place.where)
+            raise SnapshotCorruptError("the content is not of the kind in the header", where=location.where)
         return header, document["content"]
 
-    call: BlockingCall[tuple[SnapshotHeader, Any]] = BlockingCall(opened)
+    call: BlockingCall[tuple[SnapshotHeader, Any]] = BlockingCall(parse)
     return await call

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from holdfast.agents.snapshots.locations import SUFFIX, TAKEN, Folder, FolderEntry, Location
+import obstore
+
+from holdfast.agents.snapshots.locations import EXISTS_HINT, SUFFIX, Folder, FolderEntry, Location
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
+from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import RetryingStorage, within
-from holdfast.backends.registry import backend_for
 from holdfast.backends.urls import without_password
 from holdfast.errors import (
     OutcomeUnknownError,
@@ -26,40 +28,50 @@ from holdfast.errors import (
 T = TypeVar("T")
 
 
-class _Bucket:
-    """What is asked of a bucket, each time until it answers or the time is over."""
+class RangeReader(Bucket):
+    """A bucket that returns nothing for a range of an empty object, for which services raise an error."""
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        try:
+            return await super().get(name, start, length)
+        except ServerInterrupted:
+            head = await self._answer(obstore.head_async(self._storage, name))
+            if head["size"] > start:
+                raise
+            return b""
+
+
+class _BucketClient:
+    """Sends requests to a bucket, and retries each until it succeeds or the time is over."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        backend_for(url)  # says what to install, where the driver is missing
-        from holdfast.agents.snapshots.ranges import RangeReader
-
         bucket, self.where, self._timeout = RangeReader.at(url, options)
-        self._patient = RetryingStorage(bucket)
+        self._storage = RetryingStorage(bucket)
 
-    async def ask(self, question: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
-        """The answer to a question, such as `lambda bucket: bucket.get("agent.hfsnap")`."""
-        asked: _Asked[T] = _Asked(functools.partial(self._answer, question))
-        return await asked
+    async def send(self, request: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a request, such as `lambda bucket: bucket.get("agent.hfsnap")`."""
+        call: _LoopCall[T] = _LoopCall(functools.partial(self._run, request))
+        return await call
 
-    async def _answer(self, question: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, request: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
         with within(self._timeout):
             try:
-                return await question(self._patient)
+                return await request(self._storage)
             except ServerInterrupted as error:
                 kind = OutcomeUnknownError if error.sent else TransientError
                 raise kind(
-                    f"the service does not answer: {error}", where=self.where, hint="Look at the network, and try again"
+                    f"the service does not answer: {error}", where=self.where, hint="Check the network, and try again"
                 ) from error
 
 
-class _Asked(Suspension[T]):
-    """A coroutine of asyncio: awaited where the caller has a loop, or run in one that is made for it."""
+class _LoopCall(Suspension[T]):
+    """A coroutine of asyncio: awaited if the caller is async, or run in an event loop of its own."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._make = make
 
     def wait(self) -> T:
-        # A sync caller may be inside of a loop all the same, as in a notebook: so not in his thread.
+        # In another thread: also a sync caller may be inside an event loop, as in a notebook.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots") as thread:
             return thread.submit(lambda: asyncio.run(self._make())).result()
 
@@ -68,55 +80,57 @@ class _Asked(Suspension[T]):
 
 
 class ObjectLocation(Location):
-    """An object."""
+    """An object in a bucket."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         folder, self._name = _split(url)
-        self._bucket = _Bucket(folder, options)
+        self._bucket = _BucketClient(folder, options)
         self.where = f"{self._bucket.where.rstrip('/')}/{self._name}"
 
     async def read(self, most: int) -> bytes:
-        found = await self._bucket.ask(lambda bucket: bucket.get(self._name, 0, most))
-        if found is None:
-            raise self._missing()
-        return found
+        data = await self._bucket.send(lambda bucket: bucket.get(self._name, 0, most))
+        if data is None:
+            raise self._missing_error()
+        return data
 
     async def write(self, data: bytes, *, overwrite: bool) -> None:
         if overwrite:
-            await self._bucket.ask(lambda bucket: bucket.put(self._name, data))
-        elif not await self._bucket.ask(lambda bucket: bucket.create(self._name, data)):
-            raise SnapshotExistsError("there is an object of this name", where=self.where, hint=TAKEN)
+            await self._bucket.send(lambda bucket: bucket.put(self._name, data))
+        elif not await self._bucket.send(lambda bucket: bucket.create(self._name, data)):
+            raise SnapshotExistsError("there is an object of this name", where=self.where, hint=EXISTS_HINT)
 
     async def exists(self) -> bool:
-        return await self._bucket.ask(lambda bucket: bucket.get(self._name, 0, 1)) is not None
+        return await self._bucket.send(lambda bucket: bucket.get(self._name, 0, 1)) is not None
 
     async def delete(self) -> None:
         if not await self.exists():
-            raise self._missing()
-        await self._bucket.ask(lambda bucket: bucket.delete([self._name]))
+            raise self._missing_error()
+        await self._bucket.send(lambda bucket: bucket.delete([self._name]))
 
-    def _missing(self) -> SnapshotNotFoundError:
-        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint="See what there is: list")
+    def _missing_error(self) -> SnapshotNotFoundError:
+        return SnapshotNotFoundError(
+            "there is no snapshot", where=self.where, hint="List the snapshots to see which exist"
+        )
 
 
 class ObjectFolder(Folder):
-    """What has a prefix in a bucket, up to the next slash."""
+    """The objects with a prefix in a bucket, up to the next slash."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        _check(url)
+        _check_name(url)
         self._url = url
         self._options = options
-        self._bucket = _Bucket(url, options)
+        self._bucket = _BucketClient(url, options)
 
     async def entries(self) -> list[FolderEntry]:
-        found = await self._bucket.ask(lambda bucket: bucket.listed(""))
+        objects = await self._bucket.send(lambda bucket: bucket.listed(""))
         return sorted(
             FolderEntry(each.name, each.size, each.modified)
-            for each in found
+            for each in objects
             if each.name.endswith(SUFFIX) and each.name != SUFFIX and "/" not in each.name
         )
 
-    def place(self, name: str) -> Location:
+    def location(self, name: str) -> Location:
         address, mark, query = self._url.partition("?")
         return ObjectLocation(f"{address.rstrip('/')}/{quote(name, safe='')}{mark}{query}", self._options)
 
@@ -125,8 +139,8 @@ class ObjectFolder(Folder):
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The URL of what an object lies in, and the object's name there."""
-    _check(url)
+    """Return the URL of the prefix of an object, and the object's name there."""
+    _check_name(url)
     address, mark, query = url.partition("?")
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
@@ -134,8 +148,8 @@ def _split(url: str) -> tuple[str, str]:
     return f"{folder}{mark}{query}", unquote(name)
 
 
-def _check(url: str) -> None:
-    """No name that means another one to somebody: `..` to a gateway that keeps files, a control character to a log."""
+def _check_name(url: str) -> None:
+    """Refuse names that others may read differently: `..` of a gateway to files, control characters in a log."""
     path = unquote(url.partition("?")[0].partition("://")[2].rstrip("/"))
     if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
         raise SnapshotInvalidError(

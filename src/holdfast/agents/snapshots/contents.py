@@ -1,4 +1,4 @@
-"""What is in a snapshot: an object taken apart into a tree of JSON, and made again from one."""
+"""The content of a snapshot: convert an object to a tree of JSON, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-
 
 
 class SnapshotContent(NamedTuple):
-    """An object as a tree, and what the header tells of it."""
+    """An object as a tree, and its description for the header."""
 
     kind: Kind
     type: str
@@ -30,7 +30,7 @@ class SnapshotContent(NamedTuple):
 
 
 class RestoreOptions(NamedTuple):
-    """What whoever restores gives, and allows."""
+    """The arguments of a restore."""
 
     store: Any
     agent_id: str | None
@@ -44,38 +44,38 @@ class RestoreOptions(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """Of Holdfast and Python, and of what there is of LangChain."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python, of Holdfast, and of the packages of LangChain that are installed."""
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-async def freeze(value: Any, config: Any, gathering: SecretScan) -> SnapshotContent:
-    """Take a value apart. Raises `SnapshotUnsupportedError` for what cannot be kept."""
+async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
+    """Convert an object to a tree. Raises `SnapshotUnsupportedError` if that is impossible."""
     if (line := await _line(value)) is not None:
         if config is not None:
-            raise SnapshotInvalidError("an agent of Holdfast's has no threads", hint="Leave the config out")
+            raise SnapshotInvalidError("an agent of Holdfast has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
-        held, record = await holdfast_agents.freeze(line, version, gathering)
-        return SnapshotContent("persistent", record.kind, record.id, held)
-    _need("langchain_core")
-    graph = _graph(value)
-    if graph:
+        document, record = await holdfast_agents.freeze(line, version, scan)
+        return SnapshotContent("persistent", record.kind, record.id, document)
+    _require("langchain_core")
+    if _is_graph(value):
         from holdfast.agents.snapshots import langchain_agents
 
-        tree: dict[str, Any] = {"agent": langchain_agents.freeze(value, gathering), "thread": None}
+        tree: dict[str, Any] = {"agent": langchain_agents.freeze(value, scan), "thread": None}
         if config is not None:
             from holdfast.agents.snapshots import thread_state
 
-            tree["thread"] = await BlockingCall(lambda: thread_state.freeze(value, config, gathering))
+            tree["thread"] = await BlockingCall(lambda: thread_state.freeze(value, config, scan))
         name = tree["agent"]["name"] or ""
-        return SnapshotContent("agent", type(value).__name__, name, tree, *langchain_agents.needed(tree["agent"]))
+        code = langchain_agents.required_code(tree["agent"])
+        return SnapshotContent("agent", type(value).__name__, name, tree, *code)
     if config is not None:
         raise SnapshotInvalidError("only an agent with a checkpointer has threads", hint="Leave the config out")
     from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
@@ -85,55 +85,53 @@ async def freeze(value: Any, config: Any, gathering: SecretScan) -> SnapshotCont
     if isinstance(value, BaseChatMessageHistory):
         if type(value) is not InMemoryChatMessageHistory:
             raise SnapshotUnsupportedError(
-                f"a {type(value).__name__} keeps its messages elsewhere", hint="Take a snapshot of its messages"
+                f"a {type(value).__name__} stores its messages elsewhere", hint="Take a snapshot of its messages"
             )
         return SnapshotContent(
-            "history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", gathering)
+            "history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", scan)
         )
     if not _is_langchain(value):
         raise SnapshotUnsupportedError(
-            f"a {type(value).__name__} is nothing of which snapshots are taken",
-            hint="They are taken of runnables, prompts, messages, chat histories, agents of create_agent, and "
+            f"a {type(value).__name__} is not supported by snapshots",
+            hint="Snapshots support runnables, prompts, messages, chat histories, agents of create_agent, and "
             "PersistentAgents",
         )
-    called = getattr(value, "name", None)
-    label = called if isinstance(called, str) else ""
-    return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", gathering))
+    name = getattr(value, "name", None)
+    label = name if isinstance(name, str) else ""
+    return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
 
 
-async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: RestoreOptions, where: str) -> Any:
-    """The object of a tree. `names` are the secrets that the header asks for."""
+async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
+    """Create the object of a tree. `names` are the secrets that the header asks for."""
     if kind == "persistent":
-        return await _persistent(tree, wanted, where)
-    if wanted.agent_id is not None or not wanted.live:
-        raise SnapshotInvalidError("agent_id and live are about agents of Holdfast's, and this is none", where=where)
-    _need("langchain_core")
-    from holdfast.agents.snapshots.langchain_serde import revive, rules
+        return await _thaw_holdfast_agent(tree, options, where)
+    if options.agent_id is not None or not options.live:
+        raise SnapshotInvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
+    _require("langchain_core")
+    from holdfast.agents.snapshots.langchain_serde import build_rules, revive
 
-    ruled = rules(wanted.allow, wanted.secrets, from_env=wanted.secrets_from_env, names=names)
+    rules = build_rules(options.allow, options.secrets, from_env=options.secrets_from_env, names=names)
     if kind == "agent":
-        return await _agent(tree, ruled, wanted, where)
-    _nothing_of_agents(wanted, where)
-    if wanted.store is not None:
+        return await _thaw_langchain_agent(tree, rules, options, where)
+    _check_no_agent_options(options, where)
+    if options.store is not None:
         raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
-    making: BlockingCall[Any] = BlockingCall(
-        lambda: revive(tree, "value" if kind == "langchain" else "messages", ruled)
-    )
-    value = await making  # a long history takes seconds
+    call: BlockingCall[Any] = BlockingCall(lambda: revive(tree, "value" if kind == "langchain" else "messages", rules))
+    value = await call  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
-            raise SnapshotCorruptError("the content is no object of LangChain's", where=where)
+            raise SnapshotCorruptError("the content is no object of LangChain", where=where)
         return value
     from langchain_core.chat_history import InMemoryChatMessageHistory
     from langchain_core.messages import BaseMessage
 
     if type(value) is not list or not all(isinstance(each, BaseMessage) for each in value):
-        raise SnapshotCorruptError("a history of something else than messages", where=where)
-    return _quiet_history(InMemoryChatMessageHistory, value)
+        raise SnapshotCorruptError("the history has values that are no messages", where=where)
+    return _create_history(InMemoryChatMessageHistory, value)
 
 
-def _nothing_of_agents(wanted: RestoreOptions, where: str) -> None:
-    if wanted.code or wanted.settings or wanted.thread is not None:
+def _check_no_agent_options(options: RestoreOptions, where: str) -> None:
+    if options.code or options.settings or options.thread is not None:
         raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
             "is none",
@@ -142,8 +140,8 @@ def _nothing_of_agents(wanted: RestoreOptions, where: str) -> None:
 
 
 async def _line(value: Any) -> AgentLine | None:
-    """Where an agent of Holdfast's is kept; what has changed of one that lives is saved first."""
-    from holdfast.agents.api.agent import AgentOperations
+    """Return the line of an agent of Holdfast, after saving the changes of a live one; None for other values."""
+    from holdfast.agents.api.handle import AgentOperations
     from holdfast.agents.snapshots.holdfast_agents import StoredAgent, line_of
 
     if isinstance(value, StoredAgent):
@@ -154,51 +152,51 @@ async def _line(value: Any) -> AgentLine | None:
     return value.keeper.line
 
 
-async def _persistent(tree: Any, wanted: RestoreOptions, where: str) -> Any:
-    from holdfast.agents.api.agents import AgentsOperations
+async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -> Any:
+    from holdfast.agents.api.agent import restore_agent
     from holdfast.agents.definition.spec import registry
     from holdfast.agents.snapshots import holdfast_agents
 
-    _nothing_of_agents(wanted, where)
-    if wanted.store is None:
+    _check_no_agent_options(options, where)
+    if options.store is None:
         raise SnapshotInvalidError(
-            "an agent of Holdfast's is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
+            "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
     name = holdfast_agents.class_of(tree, where)
-    if wanted.live:
-        registry.get(name)  # says what to import, before anything is written
-    line = holdfast_agents.line_of(wanted.store, tree["id"] if wanted.agent_id is None else wanted.agent_id)
+    if options.live:
+        registry.get(name)  # its error says what to import, before anything is written
+    line = holdfast_agents.line_of(options.store, tree["id"] if options.agent_id is None else options.agent_id)
     record = await holdfast_agents.thaw(tree, line, where)
-    return await AgentsOperations.restore(wanted.store.agents, line.id) if wanted.live else record
+    return await restore_agent(options.store.agents, line.id, {}) if options.live else record
 
 
-async def _agent(tree: Any, rules: Any, wanted: RestoreOptions, where: str) -> Any:
-    _need("langchain")
+async def _thaw_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, where: str) -> Any:
+    _require("langchain")
     from holdfast.agents.snapshots import langchain_agents, thread_state
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
-        raise SnapshotCorruptError("the content is not what its kind has", where=where)
-    settings = dict(wanted.settings)
-    if wanted.store is not None:
-        settings["store"] = wanted.store
+        raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
+    settings = dict(options.settings)
+    if options.store is not None:
+        settings["store"] = options.store
     if tree["thread"] is not None and settings.get("checkpointer") is None:
         from langgraph.checkpoint.memory import InMemorySaver
 
         settings["checkpointer"] = InMemorySaver()
-    agent = langchain_agents.thaw(tree["agent"], rules, wanted.code or langchain_agents.AgentCode(), settings, where)
+    agent = langchain_agents.thaw(tree["agent"], rules, options.code or langchain_agents.AgentCode(), settings, where)
     if tree["thread"] is None:
-        if wanted.thread is not None:
-            raise SnapshotInvalidError("the snapshot holds no thread", where=where)
+        if options.thread is not None:
+            raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
     call: BlockingCall[None] = BlockingCall(
-        lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], wanted.thread, where)
+        lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], options.thread, where)
     )
     await call
     return agent
 
 
-def _quiet_history(cls: Any, messages: list[Any]) -> Any:
-    """LangChain advises against this class when one is made. Whoever froze one has been told."""
+def _create_history(cls: Any, messages: list[Any]) -> Any:
+    """Create a chat history without LangChain's warning that the class is deprecated: its user has seen that."""
     import warnings
 
     from langchain_core._api import LangChainDeprecationWarning
@@ -217,18 +215,18 @@ def _is_langchain(value: Any) -> bool:
     return isinstance(value, Serializable | Runnable)
 
 
-def _graph(value: Any) -> bool:
-    """Whether it is a graph of LangGraph's; asked without loading LangGraph for those who have none."""
+def _is_graph(value: Any) -> bool:
+    """Whether a value is a graph of LangGraph, without importing LangGraph."""
     import sys
 
     module = sys.modules.get("langgraph.graph.state")
     if module is None or not isinstance(value, module.CompiledStateGraph):
         return False
-    _need("langchain")
+    _require("langchain")
     return True
 
 
-def _need(module: str) -> None:
+def _require(module: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:

@@ -1,4 +1,4 @@
-"""The first line of a snapshot: what is in it, told without reading the rest."""
+"""The header of a snapshot, its first line: it describes the content, and is read alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = "holdfast-snapshot"
 VERSION = 1
 
 Kind = Literal["langchain", "history", "agent", "persistent"]
-"""What was frozen: an object of LangChain's, a chat history, an agent of `create_agent`, or one of Holdfast's."""
+"""The kind of content: an object of LangChain, a chat history, an agent of `create_agent`, or one of Holdfast."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -29,10 +29,10 @@ class PayloadInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The header. Its line is what `msgspec` makes of it, byte for byte: nothing can hide in another spelling."""
+    """The header. Its line is exactly what `msgspec` encodes: nothing can hide in another spelling."""
 
     id: str
-    """First, so that the first bytes of a file tell it from all others."""
+    """First, so that the first bytes of a file identify it."""
     format: str
     version: int
     kind: Kind
@@ -49,46 +49,46 @@ class SnapshotHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SnapshotInfo(NamedTuple):
-    """What a snapshot says of itself."""
+    """The description of a snapshot in its header."""
 
     source: str
-    """Where it is."""
+    """The path or URL."""
     id: str
     kind: Kind
     """`langchain`, `history`, `agent` (of `langchain.agents.create_agent`) or `persistent` (of Holdfast)."""
     type: str
-    """The class of what was frozen."""
+    """The class of the object."""
     name: str
-    """The name or id that the agent has, or nothing."""
+    """The name or id of the agent, or empty."""
     time: datetime
-    """When it was made."""
+    """When the snapshot was taken."""
     description: str
     versions: dict[str, str]
-    """Of Holdfast, Python, and of LangChain where it was in use."""
+    """The versions of Holdfast, Python, and of LangChain if it was installed."""
     secrets: tuple[str, ...]
-    """The secrets that `restore` has to be given, by name."""
+    """The names of the secrets that `restore` needs."""
     classes: tuple[str, ...]
     """The classes beyond those of langchain-core that `restore` has to allow."""
     tools: tuple[str, ...]
-    """The tools that `restore` has to be given, by name."""
+    """The names of the tools that `restore` needs."""
     middleware: tuple[str, ...]
-    """The middleware that `restore` has to be given, by name."""
+    """The names of the middleware that `restore` needs."""
     format: int
     """The version of the format."""
     size: int
-    """How many bytes the file has."""
+    """The size of the file in bytes."""
     content_size: int
-    """How many bytes the content has when it is unpacked."""
+    """The size of the uncompressed content in bytes."""
     sha256: str
     """The digest of the content."""
 
 
 class SnapshotListing(NamedTuple):
-    """What `list` found under a name: a snapshot's info, or what is wrong with the file."""
+    """An entry of `list`: the info of a snapshot, or the problem with a file."""
 
     source: str
     name: str
-    """The last part of where it is."""
+    """The last part of the path or URL."""
     size: int
     modified: datetime
     info: SnapshotInfo | None
@@ -100,42 +100,42 @@ _decoder = msgspec.json.Decoder(SnapshotHeader)
 
 
 def encode(header: SnapshotHeader) -> bytes:
-    """The line of a header."""
+    """Encode a header as its line."""
     return msgspec.json.encode(header) + b"\n"
 
 
 def decode(line: bytes, where: str) -> SnapshotHeader:
-    """The header of a line. Raises `SnapshotCorruptError`, or `SnapshotUnsupportedError` for a newer format."""
+    """Decode a header. Raises `SnapshotCorruptError`, or `SnapshotUnsupportedError` for a newer format."""
     try:
         header = _decoder.decode(line)
     except msgspec.ValidationError as error:
         _check_version(line, where)
-        raise SnapshotCorruptError(f"the header is not what a header is: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is invalid: {error}", where=where) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotCorruptError(f"the header is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is invalid JSON: {error}", where=where) from error
     if header.format != FORMAT:
-        raise SnapshotCorruptError("this is no snapshot of Holdfast's", where=where)
+        raise SnapshotCorruptError("this is no snapshot of Holdfast", where=where)
     if header.version != VERSION:
-        raise _newer(header.version, where)
+        raise _version_error(header.version, where)
     if encode(header) != line:
-        raise SnapshotCorruptError("the header is not in the one form that Holdfast writes", where=where)
+        raise SnapshotCorruptError("the header is not written as Holdfast writes it", where=where)
     if not _ID.fullmatch(header.id) or not _DIGEST.fullmatch(header.content.sha256):
-        raise SnapshotCorruptError("the header has an id or a digest that is none", where=where)
+        raise SnapshotCorruptError("the header has an invalid id or digest", where=where)
     if header.content.bytes < 0 or header.content.packed < 0:
-        raise SnapshotCorruptError("the header tells of a size that is none", where=where)
-    moment(header.time, where)
+        raise SnapshotCorruptError("the header has an invalid size", where=where)
+    _parse_time(header.time, where)
     return header
 
 
 def info_of(header: SnapshotHeader, size: int, where: str) -> SnapshotInfo:
-    """What a header says, for people."""
+    """Return the public form of a header."""
     return SnapshotInfo(
         source=where,
         id=header.id,
         kind=header.kind,
         type=header.type,
         name=header.name,
-        time=moment(header.time, where),
+        time=_parse_time(header.time, where),
         description=header.description,
         versions=dict(header.versions),
         secrets=header.secrets,
@@ -149,33 +149,32 @@ def info_of(header: SnapshotHeader, size: int, where: str) -> SnapshotInfo:
     )
 
 
-def moment(text: str, where: str) -> datetime:
-    """The time that a header tells, which is of UTC."""
+def _parse_time(text: str, where: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is not UTC or found.isoformat() != text:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not UTC or time.isoformat() != text:
             raise ValueError(text)
     except ValueError as error:
         raise SnapshotCorruptError(f"{text[:40]!r} is no time", where=where) from error
-    return found
+    return time
 
 
-class _Peek(msgspec.Struct):
+class _FormatVersion(msgspec.Struct):
     format: Any = None
     version: Any = None
 
 
 def _check_version(line: bytes, where: str) -> None:
-    """A newer header has other fields: that it is newer is what has to be said of it."""
+    """Raise the error for a newer format, if an invalid header is of one, since that has other fields."""
     try:
-        peek = msgspec.json.decode(line, type=_Peek)
+        header = msgspec.json.decode(line, type=_FormatVersion)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # it is none, and not newer
-    if peek.format == FORMAT and type(peek.version) is int and peek.version > VERSION:
-        raise _newer(peek.version, where)
+        return
+    if header.format == FORMAT and type(header.version) is int and header.version > VERSION:
+        raise _version_error(header.version, where)
 
 
-def _newer(version: int, where: str) -> HoldfastError:
+def _version_error(version: int, where: str) -> HoldfastError:
     return SnapshotUnsupportedError(
         f"the snapshot has format {version}, and this release reads {VERSION}",
         where=where,

@@ -1,4 +1,4 @@
-"""Parts of a snapshot that are Holdfast's own: values in the JSON form of its codec, and objects of fixed fields."""
+"""The parts of a snapshot in the JSON form of Holdfast's codec, and checks of their fields."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from holdfast.codec.json_codec import from_json, to_json
 from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotUnsupportedError
 
 
-def kept(value: Any, path: str, codec: Codec = default_codec) -> Any:
-    """A value as a tree, in which every type comes back. Raises `SnapshotUnsupportedError` with the path."""
+def to_tree(value: Any, path: str, codec: Codec = default_codec) -> Any:
+    """Convert a value to a tree of JSON that preserves all types. Raises `SnapshotUnsupportedError` with the path."""
     try:
         return to_json(codec.pack(value))
     except HoldfastError as error:
@@ -19,18 +19,18 @@ def kept(value: Any, path: str, codec: Codec = default_codec) -> Any:
         raise SnapshotUnsupportedError(error.what, where=at, hint=error.hint) from error
 
 
-def given_back(tree: Any, where: str, codec: Codec = default_codec) -> Any:
-    """The value of a tree that `kept` made. Raises `SnapshotCorruptError`."""
+def from_tree(tree: Any, where: str, codec: Codec = default_codec) -> Any:
+    """Convert a tree of `to_tree` back to its value. Raises `SnapshotCorruptError`."""
     try:
         return codec.unpack(from_json(tree))
     except HoldfastError as error:
-        raise SnapshotCorruptError(f"the snapshot holds what no snapshot holds: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the snapshot has an invalid value: {error}", where=where) from error
 
 
 def check_fields(tree: Any, fields: Mapping[str, Any], where: str) -> None:
-    """Refuse a tree that has not just these fields, of these types."""
+    """Refuse a tree that does not have exactly these fields, of these types."""
     if type(tree) is not dict or tree.keys() != fields.keys():
-        raise SnapshotCorruptError("the content is not what its kind has", where=where)
+        raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
     for name, kind in fields.items():
         if not isinstance(tree[name], kind) or (kind is int and isinstance(tree[name], bool)):
             raise SnapshotCorruptError(f"{name} in the content is of a wrong type", where=where)

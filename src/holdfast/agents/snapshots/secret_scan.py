@@ -1,4 +1,4 @@
-"""What comes to light while an object is taken apart: classes, secrets, and what must not get into the file."""
+"""Find the secrets and the classes of an object, and keep secrets out of the file."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from holdfast.errors import SnapshotInvalidError, SnapshotRefusedError
 _LOOKS_SECRET = re.compile(
     r"(api|private|access|account|signing|encryption)[-_]?key|passw(or)?d|^pwd$|passphrase|secret|authorization|bearer"
     r"|credential|connection[-_]?string|^(set-)?cookies?$|(access|auth|bearer|refresh|session|api|id)[-_]?token|^token$"
-    # Any token but those that models write: `hf_token` is one, `eos_token` is none.
+    # Any token except those of models: `hf_token` is a secret, `eos_token` is not.
     r"|(?<!bos)(?<!eos)(?<!pad)(?<!unk)(?<!sep)(?<!cls)(?<!mask)(?<!stop)(?<!start)(?<!end)[-_]token$",
     re.IGNORECASE,
 )
 _SCHEMA = {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "title", "description"}
-"""What a schema has: `password` in one says that there is such a field, and not what is in it."""
+"""The keys of a schema, in which `password` is the name of a field and has no value."""
 _HOLDS_SECRET = re.compile(
     r"[a-z][a-z0-9+.-]*://([^/?#@:]*:[^/?#@{]+@|[^?]*\?(.*&)?[^=&]*(key|token|password|secret|signature)=[^&{])"
     r"|(bearer|basic)\s+[^\s{]{8,}$",
     re.IGNORECASE,
 )
-"""A URL with a password, `https://me:…@host` or `https://host?key=…`, and what is sent as `Authorization`."""
+"""A URL with a password, `https://me:…@host` or `https://host?key=…`, or a value of the header `Authorization`."""
 
-_LEAST = 8
-"""Shorter values of secrets that were come upon are not searched for: they would be found in any text."""
+_MIN_LENGTH = 8
+"""Shorter values of secrets that are found in the object are not searched for: they would occur in any text."""
 
 
-def told(secrets: Mapping[str, Any] | None) -> dict[str, str]:
-    """Secrets as the caller gave them: text, or what pydantic keeps text in."""
-    found = {}
+def secret_texts(secrets: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the caller's secrets as text: they are text, or secret types of pydantic."""
+    texts = {}
     for name, value in (secrets or {}).items():
         plain = _plain(value)
         if not isinstance(plain, str) or not plain:
-            raise SnapshotInvalidError(f"the secret {name} is no text, or an empty one")
-        found[str(name)] = plain
-    return found
+            raise SnapshotInvalidError(f"the secret {name} is not text, or is empty")
+        texts[str(name)] = plain
+    return texts
 
 
 def _plain(value: Any) -> Any:
@@ -44,7 +44,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_text(value: Any) -> bool:
-    """Whether there is any text in a value: right there, in a list, or by name in a dict that is no schema."""
+    """Whether a value is or contains text, also in lists, and in dicts that are no schemas."""
     if isinstance(value, Mapping):
         return not value.keys() & _SCHEMA and any(map(_has_text, value.values()))
     if isinstance(value, list | tuple):
@@ -53,42 +53,42 @@ def _has_text(value: Any) -> bool:
 
 
 class SecretScan:
-    """One snapshot in the making."""
+    """Collects the secrets and classes of one object, and refuses secrets elsewhere in it."""
 
     def __init__(self, secrets: Mapping[str, Any] | None = None, not_secret: Iterable[str] = ()) -> None:
         """`secrets` are values that must not be in the file; `not_secret`, names of fields that only look like it."""
         self.secrets: set[str] = set()
-        """What `restore` has to be given, by name."""
+        """The names of the secrets that `restore` needs."""
         self.classes: set[str] = set()
-        """Classes that `restore` has to allow."""
+        """The classes that `restore` has to allow."""
         self._values: dict[str, str] = {}
         if isinstance(not_secret, str):
             raise SnapshotInvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
         self._not_secret = frozenset(not_secret)
-        self._values |= {value: name for name, value in told(secrets).items()}
+        self._values |= {value: name for name, value in secret_texts(secrets).items()}
 
-    def found_secret(self, name: str, value: Any) -> None:
-        """A field that its class declares to be a secret. Its value is then searched for everywhere else."""
+    def add_secret(self, name: str, value: Any) -> None:
+        """Add a field that its class declares as a secret. Its value is then searched for everywhere else."""
         self.secrets.add(name)
         plain = _plain(value)
-        if isinstance(plain, str) and len(plain) >= _LEAST:
+        if isinstance(plain, str) and len(plain) >= _MIN_LENGTH:
             self._values.setdefault(plain, name)
 
     def check_field(self, name: str, value: Any, path: str) -> None:
-        """Refuse what is secret by the name of its field, or looks like it, and of which nobody said that it is not."""
+        """Refuse a field whose name or value looks like a secret, unless the caller said that it is none."""
         if name in self._not_secret:
             return
-        looks = type(value) is str and _HOLDS_SECRET.match(value)
-        if looks or (_LOOKS_SECRET.search(name) and _has_text(value)):
+        holds_secret = type(value) is str and _HOLDS_SECRET.match(value)
+        if holds_secret or (_LOOKS_SECRET.search(name) and _has_text(value)):
             raise SnapshotRefusedError(
-                f"the field {name!r} looks like a secret, or holds one, and would be in the file in clear",
+                f"the field {name!r} looks like a secret, or contains one, and would be in the file as plain text",
                 where=path,
-                hint=f"Leave it out, have the class of LangChain's declare it in lc_secrets, or say that it is none: "
+                hint=f"Leave it out, have its LangChain class declare it in lc_secrets, or say that it is not one: "
                 f"not_secret=[{name!r}]",
             )
 
     def check_names(self, value: Any, path: str) -> None:
-        """The same for all fields in settings, all the way down."""
+        """Check all fields of nested settings."""
         if isinstance(value, Mapping):
             for name, item in value.items():
                 self.check_field(str(name), item, f"{path}.{name}")
@@ -98,22 +98,22 @@ class SecretScan:
                 self.check_names(item, f"{path}[{index}]")
 
     def check_texts(self, tree: Any, path: str) -> None:
-        """Refuse a tree of JSON in which the value of a secret stands anywhere."""
+        """Refuse a tree of JSON that contains the value of a secret."""
         if not self._values:
             return
-        held = re.compile("|".join(re.escape(value) for value in sorted(self._values, key=len, reverse=True)))
-        left: list[tuple[Any, str]] = [(tree, path)]
-        while left:
-            value, at = left.pop()
+        pattern = re.compile("|".join(re.escape(value) for value in sorted(self._values, key=len, reverse=True)))
+        stack: list[tuple[Any, str]] = [(tree, path)]
+        while stack:
+            value, at = stack.pop()
             if type(value) is dict:
-                left += [(key, f"{at} (a key)") for key in value]
-                left += [(item, f"{at}.{key}") for key, item in value.items()]
+                stack += [(key, f"{at} (a key)") for key in value]
+                stack += [(item, f"{at}.{key}") for key, item in value.items()]
             elif type(value) is list:
-                left += [(item, f"{at}[{index}]") for index, item in enumerate(value)]
-            elif type(value) is str and (found := held.search(value)):
-                name = self._values[found.group()]
+                stack += [(item, f"{at}[{index}]") for index, item in enumerate(value)]
+            elif type(value) is str and (match := pattern.search(value)):
+                name = self._values[match.group()]
                 raise SnapshotRefusedError(
                     f"the value of the secret {name} would be in the file",
-                    where=held.sub("…", at),
-                    hint="Take it out of the text, the headers or the settings where it stands",
+                    where=pattern.sub("…", at),
+                    hint="Remove it from the text, the headers or the settings",
                 )

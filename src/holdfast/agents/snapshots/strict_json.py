@@ -1,7 +1,7 @@
-"""JSON that a stranger may have written: read strictly, or not at all.
+"""Read JSON of strangers strictly.
 
-Python's own reader takes what others refuse or read differently: two keys of the same name, `NaN`, numbers without end.
-Whoever checks a document and whoever uses it must have read the same.
+Python's own reader accepts documents that others refuse or read differently: two keys of the same name, `NaN`, numbers
+of any length. A check of a document and its use must see the same values.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, NoReturn
 from holdfast.errors import SnapshotCorruptError, SnapshotTooLargeError
 
 MAX_DEPTH = 200
-"""How deep lists and objects may nest. LangChain revives them by recursion, two calls a level."""
+"""How deeply lists and objects may nest. LangChain revives them by recursion, two calls a level."""
 
 MAX_VALUES = 16 << 20
-"""How many values there may be in all: a megabyte of `[],[],[]` takes twenty in memory."""
+"""How many values a document may have: a megabyte of `[],[],[]` takes twenty in memory."""
 
 _CONTAINER = 8
 """How many values a list or an object counts for."""
 
 _MAX_DIGITS = 4000
-# A text without an end is taken to the end, and nothing is tried twice: else a million quotes after backslashes
-# would be looked at a million times a million.
+# An unterminated string matches up to the end, and without backtracking: otherwise a million quotes after backslashes
+# would take quadratic time.
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read(data: bytes, where: str) -> Any:
-    """The value that a document holds. Raises `SnapshotCorruptError` or `SnapshotTooLargeError`."""
+    """Return the value of a document. Raises `SnapshotCorruptError` or `SnapshotTooLargeError`."""
     check_shape(data, where)
     try:
         return json.loads(
@@ -41,25 +41,25 @@ def read(data: bytes, where: str) -> Any:
             parse_int=_int,
         )
     except (ValueError, RecursionError) as error:
-        raise SnapshotCorruptError(f"this is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"this is invalid JSON: {error}", where=where) from error
 
 
 def write(value: Any) -> bytes:
-    """A value as a document of one line."""
+    """Write a value as a document of one line."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may well have said
+    except UnicodeEncodeError:  # a lone surrogate, which models do write
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def check_shape(data: bytes, where: str) -> None:
-    """Refuse a document that nests too deeply, or holds too much, before anybody makes objects of it."""
+    """Refuse a document that nests too deeply, or has too many values, before it is parsed."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and data.count(b",") <= MAX_VALUES:
         return
     bare = _TEXTS.sub(b"", data)
     brackets = bare.translate(None, _ALL_BUT_BRACKETS)
     if bare.count(b",") + _CONTAINER * (len(brackets) // 2) > MAX_VALUES:
-        raise SnapshotTooLargeError(f"the content holds more than {MAX_VALUES:,} values", where=where)
+        raise SnapshotTooLargeError(f"the content has more than {MAX_VALUES:,} values", where=where)
     depth = 0
     for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
@@ -68,21 +68,21 @@ def check_shape(data: bytes, where: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         raise ValueError("an object has the same key twice")
-    return found
+    return value
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _float(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError("a number is too large")
-    return found
+    return value
 
 
 def _int(text: str) -> int:

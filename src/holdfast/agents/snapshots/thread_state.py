@@ -1,4 +1,4 @@
-"""The state of an agent's thread: its newest checkpoint, with what was written since."""
+"""The state of an agent's thread: its newest checkpoint, with its pending writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
-from holdfast.agents.snapshots.json_values import check_fields, given_back, kept
+from holdfast.agents.snapshots.json_values import check_fields, from_tree, to_tree
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
@@ -15,60 +15,61 @@ _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
 
 
-def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, gathering: SecretScan) -> Any:
-    """The thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
+def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
+    """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
         raise SnapshotInvalidError(
-            "a thread was named, and the agent has no checkpointer", hint="Leave the config out to freeze it alone"
+            "the config names a thread, and the agent has no checkpointer",
+            hint="Leave the config out for a snapshot without a thread",
         )
-    slow = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
-    if slow:
+    deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
+    if deltas:
         raise SnapshotUnsupportedError(
-            f"the channel {slow[0]} keeps differences only, which lie in many checkpoints",
-            where=f"thread.{slow[0]}",
-            hint="Keep such threads with HoldfastSaver, and copy them with `holdfast copy`",
+            f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
+            where=f"thread.{deltas[0]}",
+            hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
-    found = saver.get_tuple(config)
-    if found is None:
+    saved = saver.get_tuple(config)
+    if saved is None:
         raise SnapshotInvalidError(
-            f"there is no such thread: {config!r}", hint="Freeze an agent after it has run there"
+            f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
         )
-    gathering.check_names(found.metadata, "thread.metadata")  # LangGraph puts there what runs were configured with
-    place = found.config["configurable"]
+    scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
+    configurable = saved.config["configurable"]
     tree = {
-        "thread": str(place["thread_id"]),
-        "namespace": str(place.get("checkpoint_ns", "")),
-        "checkpoint": dict(found.checkpoint),
-        "metadata": dict(found.metadata),
-        "writes": [list(write) for write in found.pending_writes or ()],
+        "thread": str(configurable["thread_id"]),
+        "namespace": str(configurable.get("checkpoint_ns", "")),
+        "checkpoint": dict(saved.checkpoint),
+        "metadata": dict(saved.metadata),
+        "writes": [list(write) for write in saved.pending_writes or ()],
     }
-    return kept(tree, "thread")
+    return to_tree(tree, "thread")
 
 
 def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
-    """Put a thread into a checkpointer, under its own name or another. Waits for it."""
-    held = given_back(tree, where)
-    check_fields(held, _FIELDS, where)
-    checkpoint = held["checkpoint"]
+    """Write a thread to a checkpointer, under its own name or another. Waits for it."""
+    state = from_tree(tree, where)
+    check_fields(state, _FIELDS, where)
+    checkpoint = state["checkpoint"]
     fits = all(isinstance(checkpoint.get(name), kind) for name, kind in _CHECKPOINT.items())
     fits = fits and all(isinstance(each, str | int | float) for each in checkpoint["channel_versions"].values())
-    if not fits or not isinstance(held["metadata"].get("step"), int):
+    if not fits or not isinstance(state["metadata"].get("step"), int):
         raise SnapshotCorruptError("the thread in the content has no checkpoint", where=where)
     by_task: dict[str, list[tuple[str, Any]]] = {}
-    for write in held["writes"]:
+    for write in state["writes"]:
         if type(write) is not list or len(write) != 3 or not all(isinstance(name, str) for name in write[:2]):
-            raise SnapshotCorruptError("a write in the content is none", where=where)
+            raise SnapshotCorruptError("a write in the content is invalid", where=where)
         task, channel, value = write
         by_task.setdefault(task, []).append((channel, value))
-    name = held["thread"] if thread is None else thread
-    config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": held["namespace"]}}
+    name = state["thread"] if thread is None else thread
+    config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": state["namespace"]}}
     if saver.get_tuple(config) is not None:
         raise SnapshotInvalidError(
             f"the checkpointer has a thread {name!r} already",
             where=where,
             hint="Restore it under another name: thread='…'",
         )
-    there = saver.put(config, checkpoint, held["metadata"], checkpoint["channel_versions"])
+    saved_config = saver.put(config, checkpoint, state["metadata"], checkpoint["channel_versions"])
     for task, writes in by_task.items():
-        saver.put_writes(there, writes, task)
+        saver.put_writes(saved_config, writes, task)

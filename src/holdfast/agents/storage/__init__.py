@@ -1,1 +1,1 @@
-"""What the store has of an agent: its line, its record, its history, told without the agent being alive."""
+"""Stored agents: their lines, records and history, read without a live agent."""

@@ -1,7 +1,7 @@
-"""Conflicts: what becomes of a save that another one came before.
+"""Resolve conflicts: a save that another one preceded.
 
-By default it is refused, and nothing is lost. By a policy, the save is made all the same on top of the other: with what
-both sides changed, or with one's own side in all that can be settled.
+By default the save is refused, and nothing is lost. With another policy, it is repeated on top of the other save: with
+the changes of both sides, or with the agent's own side wherever that is possible.
 """
 
 from __future__ import annotations
@@ -18,103 +18,103 @@ from holdfast.errors import ConflictError, InvalidError
 from holdfast.history.paths import path_text
 
 MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
-"""The channels that can be merged. Of the others, one side has its way, if only one changed them."""
+"""The channels that can be merged. Of the others, one side wins, if only one changed them."""
 
-_SHOWN = 5
+_MAX_PATHS = 5
 
 
 class Sides(NamedTuple):
-    """The channels of an agent, but for its messages: as both sides had them, and as each of them has them."""
+    """The channels of an agent, except its messages: of the common base, and of each side."""
 
     base: PackedMap
     mine: PackedMap
     theirs: PackedMap
 
 
-def resolved(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[str, Any]:
-    """The channels to save in place of one's own, as values. `ConflictError` if the sides cannot be brought
-    together."""
-    _check_standing(codec, sides, where)
-    standing = {name: _picked(codec, sides, name, where) for name in _others(sides)}
-    base, mine, theirs = (_only(side, MERGED) for side in sides)
+def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[str, Any]:
+    """Return the values of the channels to save instead of the agent's own. Raises `ConflictError` if the sides cannot
+    be merged."""
+    _check_position(codec, sides, where)
+    others = {name: _pick(codec, sides, name, where) for name in _other_channels(sides)}
+    base, mine, theirs = (_select(side, MERGED) for side in sides)
     if how == "last-write":
         merged = unpack_state(codec, mine)
     elif callable(how):
-        made: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
-        if not isinstance(made, Mapping) or set(made) != set(MERGED):
+        result: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
+        if not isinstance(result, Mapping) or set(result) != set(MERGED):
             raise InvalidError(f"a resolver returns a dict of {', '.join(MERGED)}", where=where)
-        wrong = [name for name in MERGED if not isinstance(made[name], Mapping)]
+        wrong = [name for name in MERGED if not isinstance(result[name], Mapping)]
         if wrong:
             raise InvalidError(
-                f"a resolver returns a dict as {wrong[0]}, not {type(made[wrong[0]]).__name__}", where=where
+                f"a resolver returns a dict as {wrong[0]}, not {type(result[wrong[0]]).__name__}", where=where
             )
-        # What cannot be saved is found before the agent takes it on.
-        merged = unpack_state(codec, pack_state(codec, {name: dict(made[name]) for name in MERGED}))
+        # Values that cannot be saved are found before they reach the agent.
+        merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in MERGED}))
     else:
-        found = merge(base, mine, theirs, _both_added)
-        if found.clashes:
-            raise _refused(codec, found.clashes, where)
-        merged = unpack_state(codec, found.state)
-    return {**merged, **{name: value for name, value in standing.items() if value is not None}}
+        merge_result = merge(base, mine, theirs, _join_insertions)
+        if merge_result.clashes:
+            raise _merge_error(codec, merge_result.clashes, where)
+        merged = unpack_state(codec, merge_result.state)
+    return {**merged, **{name: value for name, value in others.items() if value is not None}}
 
 
-def _only(side: PackedMap, names: tuple[str, ...]) -> PackedMap:
+def _select(side: PackedMap, names: tuple[str, ...]) -> PackedMap:
     return {key: side[key] for key in map(pack_name, names) if key in side}
 
 
-def _others(sides: Sides) -> list[str]:
+def _other_channels(sides: Sides) -> list[str]:
     names = {unpack_name(key): None for side in sides for key in side}
     return [name for name in names if name not in MERGED]
 
 
-def _check_standing(codec: Codec, sides: Sides, where: str) -> None:
-    """Whoever is in the middle of something is not to be disturbed; and nothing is done twice because two did it."""
+def _check_position(codec: Codec, sides: Sides, where: str) -> None:
+    """Refuse to interrupt a change of the other side, or to make one that both sides made."""
     base, _, theirs = (side.get(pack_name(PENDING)) for side in sides)
     if theirs is not None and theirs != base:
-        about = unpack(codec, theirs)
-        raise _conflict(f"another is in the middle of a {about['kind']}, {about['trigger']!r}", where)
+        pending = unpack(codec, theirs)
+        raise _conflict_error(f"another is in the middle of a {pending['kind']}, {pending['trigger']!r}", where)
     for name in ("status", "state"):
         base, mine, theirs = (side.get(pack_name(name)) for side in sides)
         if mine != base and theirs != base:
-            raise _conflict(f"both sides changed the {name} of the agent", where)
+            raise _conflict_error(f"both sides changed the {name} of the agent", where)
 
 
-def _picked(codec: Codec, sides: Sides, name: str, where: str) -> Any:
-    """What becomes of a channel that cannot be merged: the side that changed it has its way; None if it goes."""
+def _pick(codec: Codec, sides: Sides, name: str, where: str) -> Any:
+    """Return the value of a channel that cannot be merged, from the side that changed it; None if that removed it."""
     base, mine, theirs = (side.get(pack_name(name)) for side in sides)
-    # How many messages there are is counted anew.
+    # The messages are counted again by the save.
     if mine in (base, theirs) or name == "counts":
-        picked = theirs
+        value = theirs
     elif theirs == base:
-        picked = mine
+        value = mine
     else:
-        raise _conflict(f"both sides changed the {name} of the agent", where)
-    return None if picked is None else unpack(codec, picked)
+        raise _conflict_error(f"both sides changed the {name} of the agent", where)
+    return None if value is None else unpack(codec, value)
 
 
-def _both_added(clash: PackedConflict) -> PackedResolution | None:
-    """Where both sides put items at the same place of a list, all of them are there: first those that came first."""
-    if clash.path and isinstance(clash.path[-1], slice) and clash.base == []:
-        if isinstance(clash.ours, list) and isinstance(clash.theirs, list):
-            return PackedResolution([*clash.theirs, *clash.ours])
+def _join_insertions(conflict: PackedConflict) -> PackedResolution | None:
+    """Retain all items that both sides inserted at the same position of a list: first those that were saved first."""
+    if conflict.path and isinstance(conflict.path[-1], slice) and conflict.base == []:
+        if isinstance(conflict.ours, list) and isinstance(conflict.theirs, list):
+            return PackedResolution([*conflict.theirs, *conflict.ours])
     return None
 
 
-def _refused(codec: Codec, clashes: tuple[PackedConflict, ...], where: str) -> ConflictError:
-    places = [path_text(tuple(_place(codec, each) for each in clash.path)) for clash in clashes]
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-    return _conflict(f"both sides changed {', '.join(places[:_SHOWN])}{more}", where)
+def _merge_error(codec: Codec, conflicts: tuple[PackedConflict, ...], where: str) -> ConflictError:
+    paths = [path_text(tuple(_unpack_key(codec, each) for each in conflict.path)) for conflict in conflicts]
+    more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+    return _conflict_error(f"both sides changed {', '.join(paths[:_MAX_PATHS])}{more}", where)
 
 
-def _place(codec: Codec, key: bytes | int | slice) -> Any:
+def _unpack_key(codec: Codec, key: bytes | int | slice) -> Any:
     return codec.unpack(key) if isinstance(key, bytes) else key
 
 
-def _conflict(what: str, where: str) -> ConflictError:
+def _conflict_error(what: str, where: str) -> ConflictError:
     return ConflictError(what, where=where, hint=HINT, code="agent-conflict")
 
 
 HINT = (
-    "Nothing was saved, and the agent is as it was. Take on what is there with agent.reload() and apply the change to "
+    "Nothing was saved, and the agent is as it was. Load the stored state with agent.reload() and apply the change to "
     "it; or attach the agent with on_conflict='merge'"
 )

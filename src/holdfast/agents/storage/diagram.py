@@ -1,7 +1,8 @@
-"""Pictures of a machine, with how often each transition was taken, and the state that an agent is in."""
+"""Diagrams of a machine, with the counts of its transitions and the current state of an agent."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,13 +11,13 @@ from holdfast.agents.storage.transition_log import TransitionCounts, TransitionK
 
 
 def mermaid(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
-    """A state diagram for Mermaid. Without a machine, it shows what was recorded."""
-    drawing = _drawing(machine, counted, current)
+    """Draw a state diagram for Mermaid. Without a machine, it shows the recorded transitions."""
+    drawing = _build_drawing(machine, counted, current)
     lines = ["stateDiagram-v2"]
-    lines += [f'    state "{_mermaid(label)}" as {id}' for id, label in drawing.labels()]
+    lines += [f'    state "{_escape_mermaid(label)}" as {id}' for id, label in drawing.labels()]
     lines += [f"    [*] --> {drawing.id(drawing.initial)}"] if drawing.initial else []
     for edge in drawing.edges:
-        label = f": {_mermaid(edge.label)}" if edge.label else ""
+        label = f": {_escape_mermaid(edge.label)}" if edge.label else ""
         lines.append(f"    {drawing.id(edge.source)} --> {drawing.id(edge.target)}{label}")
     lines += [f"    {drawing.id(state)} --> [*]" for state in drawing.final]
     if drawing.current:
@@ -25,17 +26,17 @@ def mermaid(machine: Machine | None, counted: TransitionCounts | None = None, cu
 
 
 def dot(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
-    """A graph for Graphviz. Without a machine, it shows what was recorded."""
-    drawing = _drawing(machine, counted, current)
+    """Draw a graph for Graphviz. Without a machine, it shows the recorded transitions."""
+    drawing = _build_drawing(machine, counted, current)
     lines = ["digraph machine {", "    rankdir=LR;", "    node [shape=box, style=rounded];"]
     for (id, label), state in zip(drawing.labels(), drawing.states, strict=True):
-        more = ", peripheries=2" if state in drawing.final else ""
-        more += ", penwidth=3, fontname=bold" if id == drawing.current else ""
-        lines.append(f"    {id} [label={_dot(label)}{more}];")
+        style = ", peripheries=2" if state in drawing.final else ""
+        style += ", penwidth=3, fontname=bold" if id == drawing.current else ""
+        lines.append(f"    {id} [label={_quote_dot(label)}{style}];")
     if drawing.initial:
         lines += ["    begin [shape=point, label=begin];", f"    begin -> {drawing.id(drawing.initial)};"]
     for edge in drawing.edges:
-        label = f" [label={_dot(edge.label)}]" if edge.label else ""
+        label = f" [label={_quote_dot(edge.label)}]" if edge.label else ""
         lines.append(f"    {drawing.id(edge.source)} -> {drawing.id(edge.target)}{label};")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -47,68 +48,69 @@ class _Edge(NamedTuple):
 
 
 class _Drawing:
-    def __init__(self, states: list[str], initial: str, final: list[str], edges: list[_Edge], current: str) -> None:
+    def __init__(
+        self, states: list[str], initial: str, final: list[str], edges: list[_Edge], current: str, entered: Counter[str]
+    ) -> None:
         self.states = states
         self.initial = initial
         self.final = final
         self.edges = edges
         self._ids = {state: f"s{number}" for number, state in enumerate(states)}
-        self._entered: dict[str, int] = {}
+        self._entered = entered
         self.current = self._ids.get(current, "")
 
     def id(self, state: str) -> str:
         return self._ids[state]
 
-    def entered(self, counted: TransitionCounts) -> None:
-        """Have the states say how often they were entered."""
-        self._entered = counted.entered
-
     def labels(self) -> list[tuple[str, str]]:
-        """The states by their ids in the picture, whatever their names are."""
+        """Return the ids of the states in the diagram, with their names and how often they were entered."""
         times = self._entered
         return [(id, f"{name} ({times[name]})" if times.get(name) else name) for name, id in self._ids.items()]
 
 
-def _drawing(machine: Machine | None, counted: TransitionCounts | None, current: str) -> _Drawing:
-    found = counts(()) if counted is None else counted
-    ways = dict.fromkeys(() if machine is None else _declared(machine))
-    recorded = [*found.taken, *found.failed]
-    named = [state for way in recorded for state in (way.source, way.target)]
-    states = list(
-        dict.fromkeys([*(() if machine is None else machine.states), *named, *([current] if current else [])])
-    )
+def _build_drawing(machine: Machine | None, counted: TransitionCounts | None, current: str) -> _Drawing:
+    recorded = counts(()) if counted is None else counted
+    declared = {} if machine is None else dict.fromkeys(_declared_transitions(machine))
+    recorded_keys = [*recorded.taken, *recorded.failed]
+    names = [state for key in recorded_keys for state in (key.source, key.target)]
+    states = [*(() if machine is None else machine.states), *names, *([current] if current else [])]
+    declared_keys = {key for key, _ in declared}
     edges: list[_Edge] = []
-    for way, via in {**ways, **{(way, ""): None for way in recorded if way not in {each for each, _ in ways}}}:
-        label = _counted(way, found)
+    for key, via in {**declared, **{(key, ""): None for key in recorded_keys if key not in declared_keys}}:
+        label = _edge_label(key, recorded)
         edges += (
-            [_Edge(way.source, via, label), _Edge(via, way.target, "")]
+            [_Edge(key.source, via, label), _Edge(via, key.target, "")]
             if via
-            else [_Edge(way.source, way.target, label)]
+            else [_Edge(key.source, key.target, label)]
         )
-    final = [] if machine is None else [state for state in machine.states if state in machine.final]
-    drawing = _Drawing(states, "" if machine is None else machine.initial, final, list(dict.fromkeys(edges)), current)
-    drawing.entered(found)
-    return drawing
+    return _Drawing(
+        list(dict.fromkeys(states)),
+        "" if machine is None else machine.initial,
+        [] if machine is None else [state for state in machine.states if state in machine.final],
+        list(dict.fromkeys(edges)),
+        current,
+        recorded.entered,
+    )
 
 
-def _declared(machine: Machine) -> Iterator[tuple[TransitionKey, str]]:
-    for way in machine.expanded():
-        yield TransitionKey(way.source, way.trigger, way.target), way.via
+def _declared_transitions(machine: Machine) -> Iterator[tuple[TransitionKey, str]]:
+    for each in machine.expanded():
+        yield TransitionKey(each.source, each.trigger, each.target), each.via
 
 
-def _counted(way: TransitionKey, found: TransitionCounts) -> str:
-    times = [f"{found.taken[way]}×"] if found.taken[way] else []
-    times += [f"{found.failed[way]} failed"] if found.failed[way] else []
-    return f"{way.trigger} ({', '.join(times)})" if times else way.trigger
+def _edge_label(key: TransitionKey, recorded: TransitionCounts) -> str:
+    times = [f"{recorded.taken[key]}×"] if recorded.taken[key] else []
+    times += [f"{recorded.failed[key]} failed"] if recorded.failed[key] else []
+    return f"{key.trigger} ({', '.join(times)})" if times else key.trigger
 
 
-def _mermaid(text: str) -> str:
-    """Every sign that could mean something there is given by its number."""
+def _escape_mermaid(text: str) -> str:
+    """Replace every character that could have a meaning in Mermaid by its number."""
     return "".join(each if each.isalnum() or each in " _-.,()×" else f"#{ord(each)};" for each in text)
 
 
-def _dot(text: str) -> str:
-    """The same: Graphviz takes the signs of labels by their numbers, as HTML does."""
+def _quote_dot(text: str) -> str:
+    """Quote a label for Graphviz, which accepts characters by their numbers, as HTML does."""
     return (
         '"' + "".join(each if each.isprintable() and each not in '&"\\' else f"&#{ord(each)};" for each in text) + '"'
     )

@@ -1,4 +1,4 @@
-"""An agent as one JSON document that people can read and edit, and back."""
+"""Export an agent as one JSON document that people can read and edit, and import it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, record_of
+from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine import trace_context, validation
 from holdfast.engine.events import Event
@@ -21,13 +21,13 @@ from holdfast.hooks.feature_hooks import calling
 FORMAT = 1
 
 
-async def exported(line: AgentLine, point: StepRef) -> dict[str, Any]:
-    """An agent as a step left it. Values are in the form that `Codec.to_json` gives them: JSON, with marks where JSON
-    has no such type."""
+async def export_document(line: AgentLine, point: StepRef) -> dict[str, Any]:
+    """Export an agent at a step. Values are in the form of `Codec.to_json`: JSON, with marks for types that JSON does
+    not have."""
     record = await line.record(point)
     state = unpack_state(line.handle.codec, await line.channels(point))
     state[CONVERSATION] = await line.messages(point)
-    # It was read for this alone, and takes seconds of an agent that has talked for long.
+    # In a thread: a long conversation takes seconds.
     tree: BlockingCall[dict[str, Any]] = BlockingCall(
         lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()}
     )
@@ -42,10 +42,10 @@ async def exported(line: AgentLine, point: StepRef) -> dict[str, Any]:
     }
 
 
-async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
-    """Save an agent from such a document, as one that was not there before."""
+async def import_document(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
+    """Save a new agent from a document."""
     codec, where = line.handle.codec, f"document of agent {line.id!r}"
-    tree = check(document)["state"]
+    tree = check_document(document)["state"]
     if not isinstance(tree, Mapping) or not all(isinstance(name, str) for name in tree):
         raise InvalidError("the state of the agent is a dict of channels", where=where)
     state = {name: codec.from_json(value) for name, value in tree.items()}
@@ -55,63 +55,64 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
     now = to_datetime(line.handle.now())
     try:
         state["counts"] = {**state.get("counts", {}), "messages": len(messages)}
-        record = record_of(line.id, state, 1, now, "", {})
+        record = build_record(line.id, state, 1, now, "", {})
     except (HoldfastError, TypeError) as error:
         raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
-    standing = AgentPosition(record.status, record.state, record.pending)
+    position = AgentPosition(record.status, record.state, record.pending)
     permit = await line.allow("write")
     if await line.newest() is not None:
-        raise exists(line)
-    call = await calling(
+        raise agent_exists_error(line)
+    hooks = await calling(
         line.handle.engine,
         "agent.create",
         scope=str(line.scope),
         key=line.id,
-        value={name: state[name] for name in _SHOWN},
+        value={name: state[name] for name in _HOOK_CHANNELS},
         actor=line.handle.guard.actor,
         trace=trace_context.traced(),
         metadata={"class": record.kind, "status": record.status, "state": record.state},
     )
-    given = validation.mapping(call.value, "state of the agent, as a hook left it")
+    given = validation.mapping(hooks.value, "state of the agent, as a hook left it")
     parts = {
-        name: validation.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it") for name in _SHOWN
+        name: validation.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it")
+        for name in _HOOK_CHANNELS
     }
     packed = pack_state(codec, state | parts)
     delta = Delta(
         {unpack_name(name): Set(flatten(value)) for name, value in packed.items()},
         messages=codec.pack_items(messages),
     )
-    about = line.about(record.kind, standing, len(messages), packed[pack_name("metadata")])
-    events = [Event("agent", line.handle.guard.actor, "import", line.id), *call.events]
-    saving = line.saving("import", delta, None, about, events, permit, new_id(line.handle.now()))
+    summary = line.summarize(record.kind, position, len(messages), packed[pack_name("metadata")])
+    events = [Event("agent", line.handle.guard.actor, "import", line.id), *hooks.events]
+    request = line.request("import", delta, None, summary, events, permit, new_id(line.handle.now()))
     try:
-        (point,) = await line.save(saving)
+        (point,) = await line.save(request)
     except ConflictError as error:
-        raise exists(line) from error
-    call.done(1, point.id)
+        raise agent_exists_error(line) from error
+    hooks.done(1, point.id)
     return await line.record(point)
 
 
-_SHOWN = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+_HOOK_CHANNELS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 
 
-def check(document: object) -> Mapping[str, Any]:
-    """A document of an agent. `InvalidError` if it is none."""
+def check_document(document: object) -> Mapping[str, Any]:
+    """Return a document of an agent. Raises `InvalidError` if it is none."""
     if not isinstance(document, Mapping) or document.get("holdfast") != "agent" or "state" not in document:
-        raise InvalidError("this is no document of an agent", hint="Give what store.agents.export(id) returned")
+        raise InvalidError("this is no document of an agent", hint="Pass a document of store.agents.export(id)")
     if document.get("format") != FORMAT:
         raise UnsupportedError(
-            f"the document has the format {document.get('format')!r}, and this release knows {FORMAT}",
+            f"the document has the format {document.get('format')!r}, and this release supports {FORMAT}",
             hint="Read it with the release that wrote it, or a later one",
         )
     return document
 
 
-def exists(line: AgentLine) -> ConflictError:
-    """The error for an agent that is there already."""
+def agent_exists_error(line: AgentLine) -> ConflictError:
+    """Build the error for an id that is in use."""
     return ConflictError(
-        "there is an agent of this id already",
+        "there is already an agent with this id",
         where=line.where,
-        hint="Bring it back with store.agents.restore, delete it, or use another id",
+        hint="Restore it with store.agents.restore, delete it, or use another id",
         code="agent-exists",
     )

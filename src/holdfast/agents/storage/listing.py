@@ -1,6 +1,6 @@
-"""Which agents there are, and how they came to be as they are, told without reading their states.
+"""List agents and their steps without reading states.
 
-What a list shows of an agent is in the row of its newest step: its class, its status, its state, its metadata.
+The summary of an agent is in the row of its newest step: its class, its status, its state, its metadata.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.json import decode as decode_json
 
-from holdfast.agents.storage.agent_line import LARGE, PREFIX, AgentLine, id_of
+from holdfast.agents.storage.agent_line import LARGE, PREFIX, AgentLine, agent_id
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import LINES, STEPS
@@ -24,14 +24,14 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import StoreHandle
 
-_LAST = "\U0010ffff"
-_LEAST = 64
-"""How many are looked at at a time at least: some are not shown."""
+_LAST_CHARACTER = "\U0010ffff"
+_MIN_PAGE = 64
+"""How many agents are read at a time, at least: some do not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent at a glance."""
+    """The summary of an agent in a list."""
 
     id: str
     kind: str
@@ -43,22 +43,22 @@ class AgentInfo:
     updated: datetime
     messages: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """As it would be in JSON."""
+    """The metadata, as JSON values."""
     damaged: bool = False
-    """What its newest step says of it cannot be read; verify the store."""
+    """Whether the summary of the newest step cannot be read; verify the store."""
     pending: str = ""
-    """What is half-done of it, such as `transition commit`: somebody is at it, or a crash left it so."""
+    """The change that is half-done, such as `transition commit`: it is under way, or was left by a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """A step of an agent at a glance."""
+    """The summary of a step of an agent."""
 
     version: int
     id: str
     time: datetime
     kind: str
-    """What made it: `create`, `save`, `autosave`, `transition`, `lifecycle`, `transfer.given`, and so on."""
+    """The operation: `create`, `save`, `autosave`, `transition`, `lifecycle`, `transfer.given`, and so on."""
     status: str
     state: str
     actor: str = ""
@@ -69,7 +69,7 @@ class AgentStep:
 
 @dataclass(frozen=True, slots=True)
 class AgentFilter:
-    """Which agents are asked for."""
+    """The conditions of a list of agents."""
 
     kind: str | None = None
     status: str | None = None
@@ -83,8 +83,8 @@ class AgentFilter:
         if self.status is not None and self.status not in STATUSES:
             raise InvalidError(f"the status is one of {', '.join(STATUSES)}, not {self.status!r}")
 
-    def shows(self, info: AgentInfo, metadata: Mapping[str, Any]) -> bool:
-        """Whether an agent is one of them, given the wanted metadata as JSON has it."""
+    def matches(self, info: AgentInfo, metadata: Mapping[str, Any]) -> bool:
+        """Whether an agent meets the conditions, those on metadata given as JSON values."""
         return (
             self.kind in (None, info.kind)
             and self.status in (None, info.status)
@@ -96,38 +96,40 @@ class AgentFilter:
         )
 
 
-async def agents(handle: StoreHandle, wanted: AgentFilter, prefix: str, after: str, limit: int) -> list[AgentInfo]:
-    """A page of agents in the order of their ids. Who may not read one is not told that it is there."""
+async def list_agents(
+    handle: StoreHandle, conditions: AgentFilter, prefix: str, after: str, limit: int
+) -> list[AgentInfo]:
+    """Return a page of agents in the order of their ids, without those that the identity may not read."""
     prefix, after = quoted(normal(prefix, "prefix")), quoted(normal(after, "id"))
-    metadata = handle.codec.to_plain(dict(wanted.metadata))
-    first, stop = PREFIX + max(prefix, after + "\0" if after else ""), PREFIX + prefix + _LAST
-    found: list[AgentInfo] = []
-    page = max(limit, _LEAST)
+    metadata = handle.codec.to_plain(dict(conditions.metadata))
+    first, stop = PREFIX + max(prefix, after + "\0" if after else ""), PREFIX + prefix + _LAST_CHARACTER
+    agents: list[AgentInfo] = []
+    page = max(limit, _MIN_PAGE)
     backend = handle.engine.ground.backend
-    while len(found) < limit:
+    while len(agents) < limit:
         (rows,) = await backend.read([Scan(LINES, (handle.tenant,), (first,), (stop,), limit=page)])
-        named = {Scope.of(agent=id): row for row in rows if (id := id_of(Line(*map(str, row.key)))) is not None}
-        seen = await handle.guard.visible(list(named))
-        heads = await backend.read([_newest(Line(*map(str, named[scope].key))) for scope in seen])
-        for scope, steps in zip(seen, heads, strict=True):
-            if steps and len(found) < limit:
-                info = await _info(handle, scope.parts[0].name, named[scope], StepRef.of(steps[0]))
-                found += [info] if wanted.shows(info, metadata) else []
+        by_scope = {Scope.of(agent=id): row for row in rows if (id := agent_id(Line(*map(str, row.key)))) is not None}
+        visible = await handle.guard.visible(list(by_scope))
+        heads = await backend.read([_newest_step(Line(*map(str, by_scope[scope].key))) for scope in visible])
+        for scope, steps in zip(visible, heads, strict=True):
+            if steps and len(agents) < limit:
+                info = await _info(handle, scope.parts[0].name, by_scope[scope], StepRef.of(steps[0]))
+                agents += [info] if conditions.matches(info, metadata) else []
         if len(rows) < page:
             break
         first = str(rows[-1].key[1]) + "\0"
-    return found
+    return agents
 
 
-def _newest(line: Line) -> Scan:
+def _newest_step(line: Line) -> Scan:
     return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False)
 
 
 async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> AgentInfo:
-    said = said_by(point)
-    metadata = said.get("metadata", {})
-    damaged = not said or said.get("status") not in STATUSES or not isinstance(metadata, dict)
-    if said.get(LARGE):
+    summary = read_summary(point)
+    metadata = summary.get("metadata", {})
+    damaged = not summary or summary.get("status") not in STATUSES or not isinstance(metadata, dict)
+    if summary.get(LARGE):
         line = AgentLine(handle, id)
         try:
             metadata = handle.codec.to_plain(await handle.engine.partial(line.line, point).value(("metadata",)))
@@ -135,54 +137,54 @@ async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> Agent
             metadata, damaged = {}, True
     return AgentInfo(
         id,
-        str(said.get("class", "")),
-        said.get("status", "failed"),
-        str(said.get("state", "")),
+        str(summary.get("class", "")),
+        summary.get("status", "failed"),
+        str(summary.get("state", "")),
         point.depth + 1,
         to_datetime(info_of(row).created),
         to_datetime(point.time),
-        _count(said),
+        _message_count(summary),
         metadata if isinstance(metadata, dict) else {},
         damaged,
-        str(said.get("pending", "")),
+        str(summary.get("pending", "")),
     )
 
 
-async def steps(line: AgentLine, newest: StepRef, before: str | None, limit: int) -> list[AgentStep]:
-    """The steps of an agent, the newest first: those on the way to it, and not such as were passed over."""
+async def list_steps(line: AgentLine, newest: StepRef, before: str | None, limit: int) -> list[AgentStep]:
+    """Return the steps that lead to the newest, the newest first, without those that were passed over."""
     lines = line.handle.engine.lines
-    layout = BranchGraph(await lines.branches(line.line))
-    ends = {each.branch: each.seq for each in layout.stretches(Position(newest.branch, newest.seq))}
-    found: list[AgentStep] = []
+    branches = BranchGraph(await lines.branches(line.line))
+    ends = {each.branch: each.seq for each in branches.stretches(Position(newest.branch, newest.seq))}
+    steps: list[AgentStep] = []
     start = before or ""
-    while len(found) < limit:
+    while len(steps) < limit:
         points = [StepRef.of(row) for row in await lines.history(line.line, before=start, limit=limit)]
-        found += [_step(each) for each in points if each.seq <= ends.get(each.branch, -1)]
+        steps += [_step(each) for each in points if each.seq <= ends.get(each.branch, -1)]
         if len(points) < limit:
             break
         start = points[-1].id
-    return found[:limit]
+    return steps[:limit]
 
 
 def _step(point: StepRef) -> AgentStep:
-    said = said_by(point)
-    status, state, actor, correlation, cause = (str(said.get(name, "")) for name in _TOLD)
-    time, count = to_datetime(point.time), _count(said)
+    summary = read_summary(point)
+    status, state, actor, correlation, cause = (str(summary.get(name, "")) for name in _STEP_FIELDS)
+    time, count = to_datetime(point.time), _message_count(summary)
     return AgentStep(point.depth + 1, point.id, time, point.kind, status, state, actor, correlation, cause, count)
 
 
-_TOLD = ("status", "state", "actor", "correlation", "cause")
+_STEP_FIELDS = ("status", "state", "actor", "correlation", "cause")
 
 
-def _count(said: Mapping[str, Any]) -> int:
-    count = said.get("messages", 0)
+def _message_count(summary: Mapping[str, Any]) -> int:
+    count = summary.get("messages", 0)
     return count if isinstance(count, int) else 0
 
 
-def said_by(point: StepRef) -> dict[str, Any]:
-    """What the row of a step says of the agent; nothing, if that cannot be read."""
+def read_summary(point: StepRef) -> dict[str, Any]:
+    """Return the summary of the agent in the row of a step; empty if it cannot be read."""
     try:
-        found = decode_json(point.metadata)
+        summary = decode_json(point.metadata)
     except MsgspecError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return summary if isinstance(summary, dict) else {}

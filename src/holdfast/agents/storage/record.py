@@ -1,4 +1,4 @@
-"""What is kept of an agent: a dict of channels, and the record that callers are given of it."""
+"""The channels that are stored of an agent, and the record that callers get of them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.errors import CorruptError
 Status: TypeAlias = Literal[
     "created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed"
 ]
-"""Where an agent is in its life."""
+"""The status of an agent in its lifecycle."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 CONVERSATION = "conversation"
-"""The channel of the messages: a list, of which a step holds only what it adds."""
+"""The channel of the messages: a list, of which a step stores only the added ones."""
 
 PENDING = "pending"
-"""The channel of what is under way in two phases; it is there only meanwhile."""
+"""The channel of a change that is under way in two phases; absent otherwise."""
 
 _TYPES: Mapping[str, type] = {
     "class": str,
@@ -36,14 +36,14 @@ _TYPES: Mapping[str, type] = {
     "metadata": dict,
     "counts": dict,
 }
-"""The channels that are always there, and what they hold."""
+"""The channels that every agent has, and their types."""
 
 CHANNELS = tuple(_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """Something that takes two phases, of which the first was made and the second is still to come.
+    """A change in two phases, of which the first was saved and the second is still to come.
 
     `kind` is `transition`, `lifecycle` or `transfer`. `source` and `target` are names of states, of statuses, or ids of
     agents.
@@ -59,30 +59,30 @@ class PendingChange:
     data: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Return the stored form."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def of(cls, value: Any, where: str) -> PendingChange:
-        """From what is stored."""
+        """Read the stored form. Raises `CorruptError`."""
         try:
-            found = cls(**value)
+            pending = cls(**value)
         except TypeError as error:
-            raise CorruptError(f"what is under way cannot be read: {error}", where=where) from None
-        if not all(isinstance(getattr(found, name), kind) for name, kind in _PENDING.items()):
-            raise CorruptError("what is under way cannot be read: it is not what an agent saves", where=where)
-        return found
+            raise CorruptError(f"the pending change cannot be read: {error}", where=where) from None
+        if not all(isinstance(getattr(pending, name), kind) for name, kind in _PENDING_TYPES.items()):
+            raise CorruptError("the pending change cannot be read: it has fields of a wrong type", where=where)
+        return pending
 
 
-_PENDING: Mapping[str, type] = {
+_PENDING_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("kind", "trigger", "source", "target", "correlation", "phase"), str),
     "time": datetime,
 }
-"""What is known of all that is under way."""
+"""The types of the fields of a pending change, except its data."""
 
 
 class AgentPosition(NamedTuple):
-    """Where an agent is: in its life, in its machine, and in the middle of what."""
+    """The position of an agent in its lifecycle and its machine, and the change that is under way."""
 
     status: Status
     state: str
@@ -91,7 +91,7 @@ class AgentPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """An agent as it was saved. Its messages are read by themselves: `store.agents.messages(id)`."""
+    """An agent as it was saved. Its messages are read separately: `store.agents.messages(id)`."""
 
     id: str
     kind: str
@@ -100,11 +100,11 @@ class AgentRecord:
     state: str
     """The name of its machine's state; empty if it has no machine."""
     version: int
-    """How many steps its line had. The next save makes it one more."""
+    """The number of steps of its line. Each save adds one."""
     created: datetime
     updated: datetime
     schema: str
-    """The version of the form of its fields."""
+    """The version of the schema of its fields."""
     configuration: Mapping[str, Any]
     fields: Mapping[str, Any]
     context: Mapping[str, Any]
@@ -112,29 +112,30 @@ class AgentRecord:
     workflow: Mapping[str, Any]
     metadata: Mapping[str, Any]
     messages: int = 0
-    """How many messages its conversation has."""
+    """The number of messages of its conversation."""
     tokens: int = 0
     pending: PendingChange | None = None
     checkpoint: str = ""
     """The id of the step."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What the step says of itself."""
+    """The metadata of the step."""
 
 
-def record_of(
+def build_record(
     id: str, state: Mapping[str, Any], version: int, updated: datetime, checkpoint: str, notes: Mapping[str, Any]
 ) -> AgentRecord:
-    """The record of an agent, of its channels but for the conversation. `CorruptError` if they are not those of an
-    agent."""
+    """Build the record of an agent from its channels, except the conversation. Raises `CorruptError` if they are not
+    those of an agent."""
     where = f"agent {id!r}"
     for name, kind in _TYPES.items():
         if name not in state:
             raise CorruptError(
-                f"the agent has no {name}", where=where, hint="Fall back to the last good state, or repair"
+                f"the agent has no {name}", where=where, hint="Restore the last readable state, or repair the store"
             )
         if not isinstance(state[name], kind):
-            found = type(state[name]).__name__
-            raise CorruptError(f"the {name} of the agent is {found}, and not {kind.__name__}", where=where)
+            actual = type(state[name]).__name__
+            raise CorruptError(f"the {name} of the agent is {actual}, and not {kind.__name__}", where=where)
+
     if state["status"] not in STATUSES:
         raise CorruptError(f"there is no status {state['status']!r}", where=where)
     pending = state.get(PENDING)

@@ -1,4 +1,4 @@
-"""Replay: recorded transitions, held against a machine as it is declared now."""
+"""Compare recorded transitions with a machine as it is declared now."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.storage.transition_log import ROLLBACK, TransitionRecord, place
+from holdfast.agents.storage.transition_log import ROLLBACK, TransitionRecord, parse_cursor
 from holdfast.errors import InvalidError
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionCheck:
-    """What recorded triggers come to, on a machine as it is declared now."""
+    """The result of recorded triggers on a machine as it is declared now."""
 
     path: tuple[str, ...]
     """The states, from the first on."""
     state: str
-    """The last of them."""
+    """The last state."""
     matches: bool
-    """Whether all went as it was recorded."""
+    """Whether all transitions lead where they were recorded to lead."""
     diverged: TransitionRecord | None = None
-    """The first that did not."""
+    """The first transition that does not."""
     reason: str = ""
 
 
 def check_transitions(changes: Iterable[TransitionRecord], machine: Machine) -> TransitionCheck:
-    """Apply recorded triggers to a machine, and see whether they lead where they led. Nothing is called: where guards
-    decide between several ways, any of them will do.
+    """Apply recorded triggers to a machine, and check that they lead to the recorded states. Nothing is called: where
+    guards decide between several transitions, any of them matches.
 
-    It ends with the first that leads elsewhere, as it may after the machine was changed. Those that failed are passed
-    over; a rollback is followed.
+    The check ends with the first transition that leads elsewhere, as it may after the machine was changed. Failed
+    transitions are skipped; rollbacks are followed.
     """
     path: list[str] = []
-    for each in sorted(changes, key=lambda each: place(each.cursor)):
+    for each in sorted(changes, key=lambda each: parse_cursor(each.cursor)):
         if not each.ok:
             continue
         path = path or [each.source]
-        reason = _against(each, machine, path[-1])
+        reason = _difference(each, machine, path[-1])
         if reason:
             return TransitionCheck(tuple(path), path[-1], False, each, reason)
         path.append(each.target)
@@ -45,8 +45,8 @@ def check_transitions(changes: Iterable[TransitionRecord], machine: Machine) -> 
     return TransitionCheck(tuple(path), path[-1], True)
 
 
-def _against(change: TransitionRecord, machine: Machine, state: str) -> str:
-    """What is not as it was recorded; empty if nothing is."""
+def _difference(change: TransitionRecord, machine: Machine, state: str) -> str:
+    """Return how a transition differs from its record; empty if it does not."""
     if change.source != state:
         return f"it is recorded from the state {change.source!r}, and the one before led to {state!r}"
     if change.target not in machine.states or state not in machine.states:
@@ -54,7 +54,8 @@ def _against(change: TransitionRecord, machine: Machine, state: str) -> str:
     if change.trigger == ROLLBACK:
         return ""
     try:
-        targets = dict.fromkeys(way.target for way in machine.ways(change.trigger, state))
+        targets = dict.fromkeys(each.target for each in machine.ways(change.trigger, state))
+
     except InvalidError as error:
         return error.what
     if change.target not in targets:

@@ -1,4 +1,4 @@
-"""The transitions that an agent went through, as they were recorded: told by the rows that rode in its steps."""
+"""Read the recorded transitions of an agent, from the events of its steps."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 
 ROLLBACK = "rollback"
-"""The trigger of a rollback, in the rows of transitions."""
-
+"""The trigger of a rollback, in the events of transitions."""
 
 Kind: TypeAlias = Literal["transition", "lifecycle", "recovery"]
-
 
 _PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionRecord:
-    """A change that an agent went through, or failed to: a transition, a change of its life, or a recovery."""
+    """A change of an agent, successful or not: a transition, a change of its status, or a recovery."""
 
     kind: Kind
     trigger: str
-    """What it was called by; of a recovery, what was found."""
+    """The trigger; of a recovery, its kind."""
     source: str
     target: str
     outcome: str
@@ -46,19 +44,19 @@ class TransitionRecord:
     correlation: str
     cause: str
     checkpoint: str
-    """The id of the step that it was made by."""
+    """The id of the step that completed it."""
     begun: str
-    """The id of the step that said that it was to come; empty if there was none."""
+    """The id of the step that began it; empty if it took a single step."""
     cursor: str
-    """Where it is: what `before` and `after` take."""
+    """The position of the record, for `before` and `after`."""
 
     @property
     def ok(self) -> bool:
-        """Whether it was made."""
+        """Whether the change succeeded."""
         return self.outcome == "ok"
 
 
-async def transitions(
+async def read_transitions(
     line: AgentLine,
     *,
     limit: int = 100,
@@ -69,40 +67,40 @@ async def transitions(
     oldest_first: bool = False,
     kind: Kind = "transition",
 ) -> list[TransitionRecord]:
-    """The transitions of an agent, the newest first, or the oldest.
+    """Return a page of the transitions of an agent, the newest first, or the oldest.
 
-    A page follows the last one by the cursor of its last: given as `before` where the newest come first, and as `after`
-    where the oldest do. Nothing beyond the page is read.
+    For the next page, pass the cursor of the last transition: as `before` with the newest first, as `after` with the
+    oldest first. Nothing beyond the page is read.
     """
     if type(limit) is not int or limit < 1:
-        raise InvalidError(f"the limit is a number from 1 on, not {limit!r}")
+        raise InvalidError(f"the limit is an integer of at least 1, not {limit!r}")
     await line.allow("read")
     if before is None and after is None and await line.newest() is None:
-        raise line.unknown()
-    found: list[TransitionRecord] = []
+        raise line.not_found_error()
+    records: list[TransitionRecord] = []
     pages = TransitionPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
-    while len(found) < limit and (rows := await pages.next()):
-        meant = (row for row in rows if row.columns[1] == kind)
-        meant = (row for row in meant if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
-        found += [opened(line, row) for row in islice(meant, limit - len(found))]
-    return found
+    while len(records) < limit and (rows := await pages.next()):
+        matches = (row for row in rows if row.columns[1] == kind)
+        matches = (row for row in matches if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
+        records += [read_row(line, row) for row in islice(matches, limit - len(records))]
+    return records
 
 
 class TransitionPages:
-    """The rows of an agent's events, a page at a time."""
+    """Reads the rows of an agent's events, a page at a time."""
 
     def __init__(
         self, line: AgentLine, before: str | None = None, after: str | None = None, *, oldest_first: bool, size: int
     ) -> None:
         self._line = line
-        self._start: tuple[Any, ...] = () if after is None else _behind(place(after))
-        self._stop: tuple[Any, ...] = () if before is None else place(before)
+        self._start: tuple[Any, ...] = () if after is None else _next_key(parse_cursor(after))
+        self._stop: tuple[Any, ...] = () if before is None else parse_cursor(before)
         self._oldest_first = oldest_first
         self._size = size
         self._more = True
 
     async def next(self) -> list[Row]:
-        """The next page; an empty one after the last."""
+        """Return the next page; an empty one after the last."""
         if not self._more:
             return []
         prefix, size = tuple(self._line.line), self._size
@@ -112,35 +110,37 @@ class TransitionPages:
         if rows:
             last = (str(rows[-1].key[2]), int(rows[-1].key[3]))
             if self._oldest_first:
-                self._start = _behind(last)
+                self._start = _next_key(last)
             else:
                 self._stop = last
         return rows
 
 
-def place(cursor: str) -> tuple[str, int]:
-    """Where a cursor points."""
-    id, between, number = cursor.rpartition(" ")
-    if not between or not number.isdecimal():
-        raise InvalidError("this is no cursor of transitions", where=ascii(cursor)[:80], hint="Give the cursor of one")
+def parse_cursor(cursor: str) -> tuple[str, int]:
+    """Return the id of the step and the number of the event that a cursor points to."""
+    id, separator, number = cursor.rpartition(" ")
+    if not separator or not number.isdecimal():
+        raise InvalidError(
+            "this is not a cursor of transitions", where=ascii(cursor)[:80], hint="Pass the cursor of a transition"
+        )
     return id, int(number)
 
 
-def _behind(place: tuple[str, int]) -> tuple[str, int]:
-    return place[0], place[1] + 1
+def _next_key(key: tuple[str, int]) -> tuple[str, int]:
+    return key[0], key[1] + 1
 
 
-def opened(line: AgentLine, row: Row) -> TransitionRecord:
-    """What a row tells."""
+def read_row(line: AgentLine, row: Row) -> TransitionRecord:
+    """Build the record of a row."""
     id, number = str(row.key[2]), int(row.key[3])
     time, kind, actor, action, _, outcome, correlation, cause, duration = row.columns
     detail: Mapping[str, Any] = {}
     if row.body:
         packed = open_event(line.line, id, number, row.body, line.handle.engine.ground.max_bytes)
         detail = line.handle.codec.unpack(packed)
-    known: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
+    record_kind: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
     return TransitionRecord(
-        known,
+        record_kind,
         str(action),
         str(detail.get("from", "")),
         str(detail.get("to", "")),
@@ -159,7 +159,7 @@ def opened(line: AgentLine, row: Row) -> TransitionRecord:
 
 
 class TransitionKey(NamedTuple):
-    """From where, by what, to where."""
+    """The source, the trigger and the target of a transition."""
 
     source: str
     trigger: str
@@ -168,7 +168,7 @@ class TransitionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransitionCounts:
-    """How often an agent took each transition, failed to, and came into each state."""
+    """How often an agent took each transition, failed to take it, and entered each state."""
 
     taken: Counter[TransitionKey]
     failed: Counter[TransitionKey]
@@ -176,24 +176,25 @@ class TransitionCounts:
 
 
 def counts(changes: Iterable[TransitionRecord]) -> TransitionCounts:
-    """Count what was recorded."""
-    found = TransitionCounts(Counter(), Counter(), Counter())
+    """Count recorded transitions."""
+    total = TransitionCounts(Counter(), Counter(), Counter())
     for each in changes:
-        way = TransitionKey(each.source, each.trigger, each.target)
+        key = TransitionKey(each.source, each.trigger, each.target)
         if each.ok:
-            found.taken[way] += 1
-            found.entered[each.target] += 1
+            total.taken[key] += 1
+            total.entered[each.target] += 1
         else:
-            found.failed[way] += 1
-    return found
+            total.failed[key] += 1
+    return total
 
 
-async def counted(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
-    """Count all transitions of an agent. They are read a page at a time."""
+async def count_transitions(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
+    """Count all transitions of an agent, a page at a time."""
     await line.allow("read")
     total, pages = counts(()), TransitionPages(line, oldest_first=True, size=_PAGE)
     while rows := await pages.next():
-        more = counts(opened(line, row) for row in rows if row.columns[1] == kind)
+        more = counts(read_row(line, row) for row in rows if row.columns[1] == kind)
+
         total.taken.update(more.taken)
         total.failed.update(more.failed)
         total.entered.update(more.entered)

@@ -1,1 +1,1 @@
-"""One agent hands its conversation to another."""
+"""Transfers of a conversation from one agent to another."""

@@ -1,4 +1,4 @@
-"""The heart of a transfer: one batch that makes a step of the giver and one of the receiver, both or none."""
+"""Commit a transfer: one batch with a step of the giver and one of the receiver, both or none."""
 
 from __future__ import annotations
 
@@ -18,65 +18,70 @@ from holdfast.engine.model.packed_state import as_items
 from holdfast.errors import ConflictError, OutcomeUnknownError
 
 
-async def hand_over(
+async def commit_transfer(
     giver: AgentPersister,
     receiver: AgentPersister,
     offer: Offer,
-    more: Mapping[str, Any],
-    told: Callable[[AgentPersister, Offer], Sequence[Event]],
+    extra_context: Mapping[str, Any],
+    build_events: Callable[[AgentPersister, Offer], Sequence[Event]],
 ) -> Offer:
-    """Have the receiver have what the giver has, and `more` besides its context. Returns what was handed over."""
+    """Move the conversation and the context of the giver, and an extra context, to the receiver. Returns the offer as
+    it was committed."""
     first, second = sorted((giver, receiver), key=lambda each: each.line.id)
-    async with first.turns.turn(), second.turns.turn(), _committing(giver, receiver):
-        await giver.settle()
-        await receiver.settle()
-        if not under_way(giver, offer.id):
-            raise ConflictError("the transfer was resolved by another meanwhile", where=giver.where)
-        changes = (_Changed(giver), _Changed(receiver))
+    async with first.save_lock.acquire(), second.save_lock.acquire(), _mark_committing(giver, receiver):
+        await giver.resolve_uncertain()
+        await receiver.resolve_uncertain()
+        if not is_under_way(giver, offer.id):
+            raise ConflictError("another process has resolved the transfer", where=giver.where)
+        changes = (_UndoableChange(giver), _UndoableChange(receiver))
         attempts: list[Attempt] = []
         try:
-            said = giver.data.conversation.leave()
-            given = await _items(giver, said.kept) if said.kept else []
-            given += giver.line.handle.codec.pack_items(said.added)
-            offer = replace(offer, messages=said.length, tokens=said.tokens)
-            _change(giver, receiver, offer, more, given)
+            unsaved = giver.data.conversation.begin_handover()
+            messages = await _saved_messages(giver, unsaved.base_count) if unsaved.base_count else []
+            messages += giver.line.handle.codec.pack_items(unsaved.added)
+            offer = replace(offer, messages=unsaved.length, tokens=unsaved.tokens)
+            _apply(giver, receiver, offer, extra_context, messages)
             for each in changes:
-                each.made()
-            mine = await _attempt(giver, "transfer.given", told(giver, offer))
-            other = await _attempt(receiver, "transfer.received", told(receiver, offer))
+                each.record()
+            mine = await _build_attempt(giver, "transfer.given", build_events(giver, offer))
+            other = await _build_attempt(receiver, "transfer.received", build_events(receiver, offer))
             attempts = [mine, other]
             await _send(giver, receiver, mine, other)
         except BaseException:
             for each in changes:
                 each.undo()
-            # It may have been done, or be done yet: whoever of them is saved next looks.
-            for keeper, attempt, change in zip((giver, receiver), attempts, changes, strict=False):
-                keeper.doubtful = attempt._replace(redo=change.redo)
+            # It may be committed already, or still will be: the next save of either agent resolves that.
+            for persister, attempt, change in zip((giver, receiver), attempts, changes, strict=False):
+                persister.uncertain_attempt = attempt._replace(redo=change.redo)
             raise
         return offer
 
 
-def under_way(giver: AgentPersister, id: str) -> bool:
+def is_under_way(giver: AgentPersister, id: str) -> bool:
     """Whether an agent is in the middle of this transfer."""
     return giver.data.pending is not None and giver.data.pending.correlation == id
 
 
-async def _items(giver: AgentPersister, count: int) -> list[bytes]:
-    """The packed messages that are saved: the bytes that are stored are handed over."""
+async def _saved_messages(giver: AgentPersister, count: int) -> list[bytes]:
+    """Return the packed messages that are saved, byte for byte."""
     line, point = giver.line, giver.point
     assert point is not None  # noqa: S101 - something is saved
     packed = await line.handle.engine.partial(line.line, point).packed((CONVERSATION,))
     return (as_items(packed) or [])[:count]
 
 
-def _change(
-    giver: AgentPersister, receiver: AgentPersister, offer: Offer, more: Mapping[str, Any], given: Sequence[bytes]
+def _apply(
+    giver: AgentPersister,
+    receiver: AgentPersister,
+    offer: Offer,
+    extra_context: Mapping[str, Any],
+    messages: Sequence[bytes],
 ) -> None:
     now, tokens = giver.now(), offer.tokens
     about = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
     with giver.lock:
         data = giver.data
-        context = {**data.context, **more}
+        context = {**data.context, **extra_context}
         data.context, data.pending = {}, None
         data.metadata = {**data.metadata, "transferred": {"to": offer.target, **about}}
     with receiver.lock:
@@ -84,78 +89,77 @@ def _change(
         data.context = {**data.context, **context}
         data.metadata = {**data.metadata, "received": {"from": offer.source, **about}}
         data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", about)
-        data.conversation.receive(given, tokens, receiver.messages)
+        data.conversation.receive(messages, tokens, receiver.messages)
 
 
 async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, other: Attempt) -> None:
     try:
-        points = await giver.sent(mine, other)
-    except (OutcomeUnknownError, ConflictError):  # what got no answer may be tried again below, and find itself
-        newest = [await keeper.line.newest() for keeper in (giver, receiver)]
+        points = await giver.send(mine, other)
+    except (OutcomeUnknownError, ConflictError):  # a lower layer may have retried, and conflicted with its own commit
+        newest = [await persister.line.newest() for persister in (giver, receiver)]
         points = [point for point in newest if point is not None]
-        if [point.id for point in points] != [mine.saving.id, other.saving.id]:
+        if [point.id for point in points] != [mine.request.id, other.request.id]:
             raise
-        giver.saved(mine, points[0])
-    receiver.saved(other, points[1])
+        giver.mark_saved(mine, points[0])
+    receiver.mark_saved(other, points[1])
 
 
-async def _attempt(keeper: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
-    """A step of an agent as it is now."""
-    return keeper.attempt(kind, keeper.take(), events, await keeper.line.allow("write"))
+async def _build_attempt(persister: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
+    return persister.attempt(kind, persister.take(), events, await persister.line.allow("write"))
 
 
 @asynccontextmanager
-async def _committing(*keepers: AgentPersister) -> AsyncIterator[None]:
-    """Whoever changes one of these agents in this thread does not wait for a save of it, which waits for this block."""
-    for keeper in keepers:
-        keeper.committer = get_ident()
+async def _mark_committing(*persisters: AgentPersister) -> AsyncIterator[None]:
+    """Keep changes of these agents in this thread from waiting for a save, which would wait for this block."""
+    for persister in persisters:
+        persister.committing_thread = get_ident()
     try:
         yield
     finally:
-        for keeper in keepers:
-            keeper.committer = 0
+        for persister in persisters:
+            persister.committing_thread = 0
 
 
-class _Changed:
-    """What of an agent a transfer changes, to be put back if it comes to nothing."""
+class _UndoableChange:
+    """The change that a transfer makes to one agent."""
 
-    def __init__(self, keeper: AgentPersister) -> None:
-        self._keeper = keeper
-        data = keeper.data
+    def __init__(self, persister: AgentPersister) -> None:
+        self._persister = persister
+        data = persister.data
         self._before = (data.context, data.metadata)
-        self._pending = data.pending
+        self._pending_before = data.pending
         self._after: tuple[dict[str, Any], ...] = ()
-        self._undone: tuple[dict[str, Any], ...] = ()
-        self._made: PendingChange | None = None
-        self._handed: MessageHandover | None = None
+        self._after_undo: tuple[dict[str, Any], ...] = ()
+        self._pending_after: PendingChange | None = None
+        self._handover: MessageHandover | None = None
 
-    def made(self) -> None:
-        """What it was changed to."""
-        data = self._keeper.data
+    def record(self) -> None:
+        """Record the data after the change."""
+        data = self._persister.data
         self._after = (dict(data.context), dict(data.metadata))
-        self._made = data.pending
+        self._pending_after = data.pending
 
     def undo(self) -> None:
-        """Put it back; what others have put beside it meanwhile stays."""
-        with self._keeper.lock:
-            data = self._keeper.data
+        """Undo the change; entries that others added in the meantime stay."""
+        with self._persister.lock:
+            data = self._persister.data
             for before, after, now in zip(self._before, self._after, (data.context, data.metadata), strict=False):
                 before.update({key: value for key, value in now.items() if after.get(key, before) is not value})
-            (data.context, data.metadata), data.pending = self._before, self._pending
-            self._undone = (dict(data.context), dict(data.metadata))
-            self._handed = data.conversation.stay()
+            (data.context, data.metadata), data.pending = self._before, self._pending_before
+            self._after_undo = (dict(data.context), dict(data.metadata))
+            self._handover = data.conversation.cancel_handover()
 
     def redo(self) -> bool:
-        """It was done after all: have the agent be so. What was put beside it meanwhile stays. False if the messages
-        were rewritten meanwhile, so that it cannot be told which of them were handed over."""
-        with self._keeper.lock:
-            data = self._keeper.data
-            if self._handed is None or not data.conversation.hand(self._handed):
+        """Make the change again, since it was committed after all; entries that were added in the meantime stay.
+        Returns False if the messages were rewritten, so that the transferred ones can no longer be identified."""
+        with self._persister.lock:
+            data = self._persister.data
+            if self._handover is None or not data.conversation.resume_handover(self._handover):
                 return False
-            made = []
-            for after, undone, now in zip(self._after, self._undone, (data.context, data.metadata), strict=True):
-                made.append(
+            merged = []
+            for after, undone, now in zip(self._after, self._after_undo, (data.context, data.metadata), strict=True):
+                merged.append(
                     {**after, **{key: value for key, value in now.items() if undone.get(key, undone) is not value}}
                 )
-            (data.context, data.metadata), data.pending = made, self._made
+            (data.context, data.metadata), data.pending = merged, self._pending_after
             return True

@@ -1,26 +1,33 @@
-"""What is offered when one agent hands over to another, and how a transfer is told of."""
+"""Offers of one agent to another, and the records of their transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
-from holdfast.engine import trace_context
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS
+from holdfast.engine import trace_context, validation
 from holdfast.engine.events import Event
+from holdfast.engine.row_format import open_event
+from holdfast.engine.types import to_datetime
 
 Phase: TypeAlias = Literal["begun", "refused", "undone", "given", "received", "acknowledged"]
 
-
 TRANSFER = "transfer"
+
+_PAGE = 256
+_PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one agent is about to hand to another. Both are shown it, and may refuse."""
+    """An offer of one agent to transfer its conversation to another. Both get it, and may refuse it."""
 
     id: str
     """The id of the transfer."""
@@ -29,10 +36,10 @@ class Offer:
     kind: str
     """The class of the giver."""
     messages: int
-    """How many messages there are, and how many tokens."""
+    """The number of messages, and of their tokens."""
     tokens: int
     context: Mapping[str, Any]
-    """What the receiver will know besides what it knows."""
+    """The entries that the context of the receiver gets."""
     reason: str = ""
     recent: Sequence[Any] = ()
     """The last messages, up to twenty."""
@@ -46,8 +53,8 @@ class Transfer:
     source: str
     target: str
     phase: Phase
-    """`begun`, `refused` and `undone` are told by the giver's line, and `given`; `received` and `acknowledged` by that
-    of the receiver."""
+    """`begun`, `refused`, `undone` and `given` are recorded in the giver's line; `received` and `acknowledged` in the
+    receiver's."""
     time: datetime
     messages: int = 0
     tokens: int = 0
@@ -56,30 +63,68 @@ class Transfer:
     actor: str = ""
 
 
-def told(keeper: AgentPersister, offer: Offer, phase: Phase, error: str = "", duration: int = 0) -> Event:
-    """The row that tells how far a transfer got."""
+def transfer_event(persister: AgentPersister, offer: Offer, phase: Phase, error: str = "", duration: int = 0) -> Event:
+    """Build the event that records a phase of a transfer."""
     detail: dict[str, Any] = {"from": offer.source, "to": offer.target, "reason": offer.reason}
     detail |= {"messages": offer.messages, "tokens": offer.tokens}
     detail |= {"error": error} if error else {}
     return Event(
         TRANSFER,
-        keeper.line.handle.guard.actor,
+        persister.line.handle.guard.actor,
         phase,
         f"{offer.source} → {offer.target}",
         "ok" if not error else "denied" if phase == "refused" else "error",
         duration,
-        keeper.line.handle.codec.pack(detail),
+        persister.line.handle.codec.pack(detail),
         trace=trace_context.traced()._replace(correlation=offer.id),
     )
 
 
-def recovered(keeper: AgentPersister, pending: PendingChange, how: str, *, ran: bool) -> Event:
-    """The row that tells that a transfer was found half-done, and what became of it."""
+def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, how: str, *, ran: bool) -> Event:
+    """Build the event that records how a half-done transfer was resolved."""
     detail = {
         "since": pending.time,
-        "version": keeper.version,
+        "version": persister.version,
         "ran": ran,
         "from": pending.source,
         "to": pending.target,
     }
-    return keeper.event("recovery", TRANSFER, {**detail, "correlation": pending.correlation})._replace(outcome=how)
+    return persister.event("recovery", TRANSFER, {**detail, "correlation": pending.correlation})._replace(outcome=how)
+
+
+async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
+    """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
+    count = validation.count(limit, "limit")
+    transfers: dict[str, Transfer] = {}
+    stop: tuple[Any, ...] = ()
+    while len(transfers) < count:
+        query = Scan(EVENTS, tuple(line.line), stop=stop, reverse=True, limit=_PAGE)
+        (rows,) = await line.handle.engine.ground.backend.read([query])
+        for row in rows:
+            if row.columns[1] == TRANSFER and str(row.columns[3]) in _PHASES:
+                transfer = _read_row(line, row)
+                # The latest event of a transfer has its phase.
+                transfers.setdefault(transfer.id, transfer)
+        if len(rows) < _PAGE:
+            break
+        stop = rows[-1].key[2:]
+    return list(transfers.values())[:count]
+
+
+def _read_row(line: AgentLine, row: Row) -> Transfer:
+    id, number = str(row.key[2]), int(row.key[3])
+    time, _, actor, action, _, _, correlation, _, _ = row.columns
+    packed = open_event(line.line, id, number, row.body, line.handle.engine.ground.max_bytes)
+    detail: Mapping[str, Any] = line.handle.codec.unpack(packed)
+    return Transfer(
+        str(correlation),
+        str(detail["from"]),
+        str(detail["to"]),
+        _PHASES[str(action)],
+        to_datetime(int(time)),
+        int(detail["messages"]),
+        int(detail["tokens"]),
+        str(detail["reason"]),
+        str(detail.get("error", "")),
+        str(actor),
+    )

@@ -1,9 +1,9 @@
-"""Transfer: one agent hands its conversation, and what it knows of the work, to another.
+"""Transfer the conversation and the context of one agent to another.
 
-First a step of the giver says that it is going to. Then the receiver is asked. Then one batch makes a step of each: the
-giver has the messages no more, and the receiver has them; nobody ever holds them twice, and there is no moment at which
-nobody does. Then a step of the receiver says that it has taken note. What is interrupted before that batch is undone,
-or done again, when the giver is started next; what is interrupted after it is acknowledged when the receiver is.
+First a step of the giver records the intent. Then the receiver is asked. Then one batch appends a step to each: the
+giver loses the messages and the receiver gets them, so that at every moment exactly one of them has them. Finally a
+step of the receiver acknowledges them. A transfer that is interrupted before that batch is undone, or repeated, at the
+next start of the giver; one that is interrupted after it is acknowledged at the next start of the receiver.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import time as clocks
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.agents.definition.callbacks import called
+from holdfast.agents.definition.callbacks import invoke
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import Placeholder, Revive, inert
-from holdfast.agents.runtime.two_phase import incomplete
+from holdfast.agents.runtime.placeholder import Placeholder, RestoreAgent, load_placeholder
+from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
-from holdfast.agents.transfer.commit import hand_over, under_way
-from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, recovered, told
+from holdfast.agents.transfer.commit import commit_transfer, is_under_way
+from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, transfer_event, transfer_recovery_event
 from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.rng import chance
@@ -30,171 +31,172 @@ from holdfast.errors import (
     DeniedError,
     HoldfastError,
     InvalidError,
+    NotFoundError,
     OutcomeUnknownError,
     TransientError,
     UnavailableError,
 )
 
-RECENT = 20
-"""So many of the last messages are shown with an offer."""
-
+_RECENT = 20
+"""How many of the last messages are part of an offer."""
 
 _ATTEMPTS = 5
-"""So often the receiver is loaded and asked again that was saved by another meanwhile."""
+"""How often a receiver that another process saved is loaded and asked again."""
 
-
-_LONGEST = 500
+_MAX_ERROR = 500
+"""How many characters of an error are stored."""
 
 
 async def transfer(
     giver: AgentPersister,
     to: AgentPersister | str,
-    revive: Revive,
+    restore: RestoreAgent,
     *,
     context: Mapping[str, Any] | None = None,
     reason: str = "",
     accept: bool = False,
 ) -> Transfer:
-    """Hand over what an agent has: to another that is alive here, or to the one that has an id.
+    """Transfer the conversation of an agent to another live one, or to the one with an id.
 
-    `context` is told besides what the giver knows. Whoever is named by its id is brought back to life to be asked; with
-    `accept`, nobody is asked.
+    `context` is added to the context of the giver. A receiver that is given by its id is restored to be asked; with
+    `accept`, it is not asked.
     """
-    more = dict(validation.mapping(context or {}, "context"))
-    if any(type(key) is not str for key in more):
-        raise InvalidError("the keys of a context are strings", where=repr(list(more))[:80])
-    giver.line.handle.codec.pack(more)  # says what cannot be kept of it, and where
+    extra_context = dict(validation.mapping(context or {}, "context"))
+    if any(type(key) is not str for key in extra_context):
+        raise InvalidError("the keys of a context are strings", where=repr(list(extra_context))[:80])
+    giver.line.handle.codec.pack(extra_context)  # raises an error with the path of a value that cannot be stored
     target = to.line.id if isinstance(to, AgentPersister) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
-        raise InvalidError("an agent hands nothing to itself", where=f"agent {target!r}")
+        raise InvalidError("an agent cannot transfer to itself", where=f"agent {target!r}")
     mine = giver.line.handle
     if isinstance(to, AgentPersister) and (
         to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant
     ):
-        raise InvalidError("both agents must be kept in one store", where=f"agent {target!r}")
+        raise InvalidError("both agents must be in the same store", where=f"agent {target!r}")
     live = [giver, to] if isinstance(to, AgentPersister) else [giver]
-    async with _alone(live):
-        handing = TransferRun(giver, f"{chance.getrandbits(64):016x}", more, str(reason), revive, accept=accept)
-        return await handing.all(to if isinstance(to, AgentPersister) else target)
+    async with _exclusive(live):
+        run = TransferRun(giver, f"{chance.getrandbits(64):016x}", extra_context, str(reason), restore, accept=accept)
+        return await run.start(to if isinstance(to, AgentPersister) else target)
 
 
 @asynccontextmanager
-async def _alone(keepers: Sequence[AgentPersister]) -> AsyncIterator[None]:
-    """No other change of these agents begins during this block. All take them in one order, so that nobody waits for
-    one who waits."""
+async def _exclusive(persisters: Sequence[AgentPersister]) -> AsyncIterator[None]:
+    """Let no other change of these agents begin during this block. Their locks are acquired in a fixed order, so that
+    no two transfers wait for each other."""
     async with AsyncExitStack() as stack:
-        for keeper in sorted(keepers, key=lambda each: each.line.id):
-            await stack.enter_async_context(keeper.phases.exclusive("a transfer"))
+        for persister in sorted(persisters, key=lambda each: each.line.id):
+            await stack.enter_async_context(persister.lifecycle.exclusive("a transfer"))
         yield
 
 
+@dataclass
 class TransferRun:
     """One transfer, from the side of the giver."""
 
-    def __init__(
-        self, giver: AgentPersister, id: str, more: Mapping[str, Any], reason: str, revive: Revive, *, accept: bool
-    ) -> None:
-        self.giver = giver
-        self.revive = revive
-        self.id = id
-        self.more = more
-        self.reason = reason
-        self.accept = accept
-        self.started = clocks.perf_counter_ns()
-        self.found: PendingChange | None = None
-        """What was found half-done, if it is that which is resolved."""
+    giver: AgentPersister
+    id: str
+    extra_context: Mapping[str, Any]
+    reason: str
+    restore: RestoreAgent
+    accept: bool
+    recovers: PendingChange | None = None
+    """The half-done transfer that this run resolves, if it does."""
+    started: int = field(default_factory=clocks.perf_counter_ns)
 
-    async def all(self, to: AgentPersister | str) -> Transfer:
-        """From the beginning."""
+    async def start(self, to: AgentPersister | str) -> Transfer:
+        """Run the transfer from the beginning."""
         giver = self.giver
         if giver.data.pending is not None:
-            raise incomplete(giver.data.pending, giver.where, "Have it resolved first")
+            raise incomplete_error(giver.data.pending, giver.where, "Have it resolved first")
         target = to if isinstance(to, str) else to.line.id
         await giver.line.allow("write")
         await (AgentLine(giver.line.handle, to) if isinstance(to, str) else to.line).allow("write")
-        receiver = await self._receiver(to)
+        receiver = await self._load_receiver(to)
         offer = await self.offer(target)
         try:
-            await self._asked(giver, "offers", offer)
-        except _Refused as refused:
-            raise self._denied(giver, "does not offer it", refused) from refused.__cause__
-        before = await giver.asked("agent.transfer", target=target, transfer=self.id)
-        about = {"context": dict(self.more), "reason": self.reason}
+            await self._ask(giver, "offers", offer)
+        except _Refusal as refusal:
+            raise self._refusal_error(giver, "does not offer it", refusal) from refusal.__cause__
+        hooks = await giver.call_hooks("agent.transfer", target=target, transfer=self.id)
+        about = {"context": dict(self.extra_context), "reason": self.reason}
         pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=about)
-        events = [self.event(giver, offer, "begun"), *before.events]
-        await giver.commit("transfer.begin", events, standing=giver.data.standing._replace(pending=pending))
-        done = await self.rest(offer, to, receiver)
-        before.done(giver.version, "" if giver.point is None else giver.point.id)
-        return done
+        events = [self.event(giver, offer, "begun"), *hooks.events]
+        await giver.commit("transfer.begin", events, position=giver.data.position._replace(pending=pending))
+        result = await self.complete(offer, to, receiver)
+        hooks.done(giver.version, "" if giver.point is None else giver.point.id)
+        return result
 
-    async def rest(self, offer: Offer, to: AgentPersister | str, receiver: AgentPersister | None = None) -> Transfer:
-        """What follows once the giver has said that it is going to."""
+    async def complete(
+        self, offer: Offer, to: AgentPersister | str, receiver: AgentPersister | None = None
+    ) -> Transfer:
+        """Run the rest of the transfer, once the giver has saved the intent."""
         for attempt in range(_ATTEMPTS):
             try:
-                receiver = receiver or await self._receiver(to)
+                receiver = receiver or await self._load_receiver(to)
                 if not self.accept:
-                    await self._asked(receiver, "accepts", offer)
-                offer = await hand_over(self.giver, receiver, offer, self.more, self._rows)
-            except _Refused as refused:
-                await self._close("refused", offer, str(refused))
-                raise self._denied(receiver or self.giver, "does not accept it", refused) from refused.__cause__
+                    await self._ask(receiver, "accepts", offer)
+                offer = await commit_transfer(self.giver, receiver, offer, self.extra_context, self._commit_events)
+            except _Refusal as refusal:
+                await self._close("refused", offer, str(refusal))
+                raise self._refusal_error(receiver or self.giver, "does not accept it", refusal) from refusal.__cause__
             except ConflictError as error:
-                again = isinstance(to, str) and attempt + 1 < _ATTEMPTS and await self._still()
+                again = isinstance(to, str) and attempt + 1 < _ATTEMPTS and await self._is_giver_current()
                 if not again:
                     await self._undo(offer, error)
                     raise
                 receiver = None
             except OutcomeUnknownError:
-                raise  # it may have been done, and cannot be undone before that is known
+                raise  # it may be committed, and cannot be undone before that is known
             except (Exception, CancelledError) as error:
-                # If what was cancelled is done all the same, there is nothing left to be undone.
+                # If it was committed in spite of the cancellation, there is nothing left to undo.
                 await self._undo(offer, error)
                 raise
             else:
                 return await acknowledge(receiver, offer)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
-    async def _receiver(self, to: AgentPersister | str) -> AgentPersister:
-        handle = self.giver.line.handle
-        receiver = to if isinstance(to, AgentPersister) else await self.revive(handle, to, inert_too=self.accept)
+    async def _load_receiver(self, to: AgentPersister | str) -> AgentPersister:
+        if isinstance(to, AgentPersister):
+            receiver = to
+        else:
+            receiver = await self.restore(self.giver.line.handle, to, allow_placeholder=self.accept)
         if receiver.data.pending is not None:
-            raise incomplete(receiver.data.pending, receiver.where, "Have it resolved first")
+            raise incomplete_error(receiver.data.pending, receiver.where, "Have it resolved first")
         return receiver
 
-    async def _still(self) -> bool:
-        """Whether the giver is as it was, so that it was the receiver that another has saved."""
+    async def _is_giver_current(self) -> bool:
+        """Whether the giver is as it was, so that it was the receiver that another process saved."""
         newest = await self.giver.line.newest()
         return newest is not None and self.giver.point is not None and newest.id == self.giver.point.id
 
     async def offer(self, target: str) -> Offer:
-        """What is to be handed over, as it is now."""
-        giver, said = self.giver, self.giver.data.conversation
-        context = {**giver.data.context, **self.more}
-        recent = tuple(await said.slice(-RECENT, None))
-        kind = giver.spec.name
-        return Offer(self.id, giver.line.id, target, kind, len(said), said.tokens, context, self.reason, recent)
+        """Build the offer from the current state of the giver."""
+        giver, conversation = self.giver, self.giver.data.conversation
+        context = {**giver.data.context, **self.extra_context}
+        recent = tuple(await conversation.slice(-_RECENT, None))
+        messages, tokens, kind = len(conversation), conversation.tokens, giver.spec.name
+        return Offer(self.id, giver.line.id, target, kind, messages, tokens, context, self.reason, recent)
 
-    async def _asked(self, keeper: AgentPersister, hook: str, offer: Offer) -> None:
-        """Ask an agent, if its author has something to say."""
-        asked = keeper.method(hook)
-        if asked is None:
+    async def _ask(self, persister: AgentPersister, hook: str, offer: Offer) -> None:
+        """Ask an agent about the offer, if it has the hook. Raises `_Refusal`."""
+        method = persister.method(hook)
+        if method is None:
             return
         try:
-            said = await called(asked, offer)
-            if said is not None and not said:
-                raise _Refused("it said no")
+            answer = await invoke(method, offer)
+            refuses = answer is not None and not answer
         except (TransientError, UnavailableError):
-            raise  # this says nothing about the offer
+            raise  # not an answer to the offer
         except HoldfastError as error:
-            raise _Refused(error.what) from error
-        except _Refused:
-            raise
+            raise _Refusal(error.what) from error
         except Exception as error:
-            raise _Refused(f"{type(error).__name__}: {error}"[:_LONGEST]) from error
+            raise _Refusal(_error_text(error)) from error
+        if refuses:
+            raise _Refusal("it said no")
 
-    def _denied(self, who: AgentPersister, what: str, refused: _Refused) -> DeniedError:
+    def _refusal_error(self, agent: AgentPersister, what: str, refusal: _Refusal) -> DeniedError:
         return DeniedError(
-            f"the transfer is refused: agent {who.line.id!r} {what}: {refused}",
+            f"the transfer is refused: agent {agent.line.id!r} {what}: {refusal}",
             where=self.giver.where,
             hint="The conversation stays where it was",
             code="transfer-refused",
@@ -203,70 +205,72 @@ class TransferRun:
     # The end --------------------------------------------------------------------------------------------------
 
     async def _undo(self, offer: Offer, error: BaseException) -> None:
-        """Have the giver be as it was. If that cannot be saved either, it is found at the next start."""
+        """Undo the transfer. If that cannot be saved either, it is resolved at the next start."""
         try:
-            await self._close("undone", offer, f"{type(error).__name__}: {error}"[:_LONGEST])
+            await self._close("undone", offer, _error_text(error))
         except HoldfastError as another:
-            error.add_note(f"That the transfer is undone could not be saved: {another}")
+            error.add_note(f"The undo of the transfer could not be saved: {another}")
 
     async def _close(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
-        """End it, also where another has saved the giver meanwhile, and did not know what to make of it. If it was done
-        after all, there is nothing to end."""
-        for _ in range(2):  # it may be done while this is tried
-            await self.giver.phases.settle()
-            if not under_way(self.giver, self.id):
+        """End the transfer, even if another process saved the giver in the meantime without resolving it. If it was
+        committed after all, there is nothing to end."""
+        for _ in range(2):  # it may be committed during this attempt
+            await self.giver.lifecycle.resolve_uncertain()
+            if not is_under_way(self.giver, self.id):
                 return None
             with suppress(ConflictError):
                 return await self.end(phase, offer, error)
         for _ in range(_ATTEMPTS):
-            other = await inert(self.giver.line)
-            if not under_way(other, self.id):
+            other = await load_placeholder(self.giver.line)
+            if not is_under_way(other, self.id):
                 return None
             with suppress(ConflictError):
-                handing = TransferRun(other, self.id, self.more, self.reason, self.revive, accept=True)
-                return await handing.end(phase, offer, error)
+                run = TransferRun(other, self.id, self.extra_context, self.reason, self.restore, accept=True)
+                return await run.end(phase, offer, error)
         return None
 
     async def end(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
-        """Have the giver be as it was."""
+        """Save that the giver is as it was."""
         giver = self.giver
-        events = [self.event(giver, offer, phase, error), *self._recovered("back")]
-        await giver.commit(f"transfer.{phase}", events, standing=giver.data.standing._replace(pending=None))
+        events = [self.event(giver, offer, phase, error), *self._recovery_events("back")]
+        await giver.commit(f"transfer.{phase}", events, position=giver.data.position._replace(pending=None))
 
-    def _rows(self, keeper: AgentPersister, offer: Offer) -> list[Event]:
-        """Those that tell of the batch."""
-        if keeper is self.giver:
-            return [self.event(keeper, offer, "given"), *self._recovered("forward")]
-        return [self.event(keeper, offer, "received")]
+    def _commit_events(self, persister: AgentPersister, offer: Offer) -> list[Event]:
+        if persister is self.giver:
+            return [self.event(persister, offer, "given"), *self._recovery_events("forward")]
+        return [self.event(persister, offer, "received")]
 
-    def _recovered(self, how: Literal["back", "forward"]) -> list[Event]:
-        """The row that tells that it was found half-done, and what became of it."""
-        live = not isinstance(self.giver.agent, Placeholder)
-        ran = live and how == "forward"
-        return [] if self.found is None else [recovered(self.giver, self.found, how, ran=ran)]
+    def _recovery_events(self, how: Literal["back", "forward"]) -> list[Event]:
+        """Build the event that records how a half-done transfer was resolved, if this run resolves one."""
+        ran = how == "forward" and not isinstance(self.giver.agent, Placeholder)
+        return [] if self.recovers is None else [transfer_recovery_event(self.giver, self.recovers, how, ran=ran)]
 
-    def event(self, keeper: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
-        """The row that tells of it."""
-        return told(keeper, offer, phase, error, clocks.perf_counter_ns() - self.started)
+    def event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
+        """Build the event that records a phase."""
+        return transfer_event(persister, offer, phase, error, clocks.perf_counter_ns() - self.started)
 
 
-class _Refused(Exception):
-    """Whoever was asked said no."""
+class _Refusal(Exception):
+    """Raised when an agent refuses an offer."""
 
 
-async def acknowledge(receiver: AgentPersister, offer: Offer, also: Sequence[Event] = ()) -> Transfer:
-    """The receiver has what was handed over: let it know, and have it say so. It may be told again, if it was
-    interrupted."""
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+
+
+async def acknowledge(receiver: AgentPersister, offer: Offer, events: Sequence[Event] = ()) -> Transfer:
+    """Call the receiver's `on_receive`, and save that it has the messages. After an interruption it may be called
+    again."""
     error: Exception | None = None
     hook = receiver.method("on_receive")
     if hook is not None:
         try:
-            await called(hook, offer)
-        except Exception as raised:  # noqa: BLE001 - it is raised below; the messages are there all the same
+            await invoke(hook, offer)
+        except Exception as raised:  # noqa: BLE001 - it is raised below; the receiver has the messages in any case
             error = raised
-    said = "" if error is None else f"{type(error).__name__}: {error}"[:_LONGEST]
-    events = [told(receiver, offer, "acknowledged", said), *also]
-    await receiver.commit("transfer.acknowledged", events, standing=receiver.data.standing._replace(pending=None))
+    text = "" if error is None else _error_text(error)
+    events = [transfer_event(receiver, offer, "acknowledged", text), *events]
+    await receiver.commit("transfer.acknowledged", events, position=receiver.data.position._replace(pending=None))
     if error is not None:
         raise error
     actor, now = receiver.line.handle.guard.actor, receiver.now()
@@ -283,14 +287,50 @@ async def acknowledge(receiver: AgentPersister, offer: Offer, also: Sequence[Eve
     )
 
 
-def receiver_of(to: Any) -> AgentPersister | str:
-    """Whom a caller names: an agent by its id, or one that is alive."""
+async def recover_transfer(
+    persister: AgentPersister, how: Literal["back", "forward"], restore: RestoreAgent
+) -> tuple[Literal["back", "forward"], bool]:
+    """Resolve a half-done transfer. Returns how it was resolved, and whether the agents' own hooks were called.
+
+    A transfer that was received is acknowledged in any case: the receiver has the conversation, and may have continued
+    it.
+    """
+    pending = persister.data.pending
+    if pending is None or pending.kind != TRANSFER:
+        raise InvalidError("no transfer is under way", where=persister.where)
+    live = not isinstance(persister.agent, Placeholder)
+    data: Mapping[str, Any] = pending.data if isinstance(pending.data, Mapping) else {}
+    reason = str(data.get("reason", ""))
+    if pending.phase == "received":
+        recent = tuple(await persister.data.conversation.slice(-_RECENT, None))
+        messages, tokens = int(data.get("messages", 0)), int(data.get("tokens", 0))
+        id, source, target, context = pending.correlation, pending.source, pending.target, persister.data.context
+        offer = Offer(id, source, target, "", messages, tokens, dict(context), reason, recent)
+        await acknowledge(persister, offer, [transfer_recovery_event(persister, pending, "forward", ran=live)])
+        return "forward", live
+    context = dict(data.get("context", {}))
+    run = TransferRun(persister, pending.correlation, context, reason, restore, accept=not live, recovers=pending)
+    offer = await run.offer(pending.target)
+    if how == "back":
+        await run.end("undone", offer, "")
+        return "back", False
+    try:
+        await run.complete(offer, pending.target)
+    except (DeniedError, NotFoundError):
+        if persister.data.pending is not None:
+            raise
+        return "back", live  # it was refused, or the receiver does not exist: the conversation stays where it was
+    return "forward", live
+
+
+def resolve_receiver(to: Any) -> AgentPersister | str:
+    """Return the receiver that a caller names: an agent by its id, or a live one."""
     if isinstance(to, str | AgentPersister):
         return to
-    keeper = getattr(to, "keeper", None)
-    if not isinstance(keeper, AgentPersister):
+    persister = getattr(to, "keeper", None)
+    if not isinstance(persister, AgentPersister):
         raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
-            hint="Give the agent, or what attach returned for it",
+            hint="Pass the agent, its handle, or its id",
         )
-    return keeper
+    return persister
