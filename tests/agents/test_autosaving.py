@@ -36,7 +36,7 @@ class Noted(AutosaveWorker):
 
 def watched(**settings: Any) -> tuple[DirtyTracker, Noted, Clock]:
     store, _ = wobbly()
-    store.engine.agents = saver = Noted(clock := Clock())
+    store.engine.workers.append(saver := Noted(clock := Clock()))
     agent = Noter().attach(store, "a", autosave=Autosave(**settings))
     watch = agent.keeper.watch
     assert watch is not None

@@ -22,6 +22,7 @@ import pytest
 import holdfast
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.callbacks import called
+from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.change_block import undisturbed
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
 from holdfast.agents.runtime.save_queue import SaveQueue, _is_ending
@@ -300,6 +301,7 @@ import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
+from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.change_block import undisturbed
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
@@ -376,9 +378,9 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
         agent = Noter().attach(store, "a", autosave=SELDOM)
         agent.start()
         agent.changed()
-        store.engine.agents._thread.end()  # a child has none
+        AutosaveWorker.of(store.engine)._thread.end()  # a child has none
         with agent.keeper.lock:
-            store.engine.agents.renew_locks()
+            AutosaveWorker.of(store.engine).renew_locks()
             assert agent.metrics.unsaved == 0
             agent.changed()
             thread = threading.Thread(target=agent.flush)
@@ -395,12 +397,12 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent.start()
         agent.notes.append("of the parent")
         agent.changed()
-        store.engine.agents._thread.end()  # a child has none
-        store.engine.agents.renew_locks()
-        store.engine.agents.leave()
+        AutosaveWorker.of(store.engine)._thread.end()  # a child has none
+        AutosaveWorker.of(store.engine).renew_locks()
+        AutosaveWorker.of(store.engine).leave()
         assert notes(store) == []
         agent.changed()
-        store.engine.agents.leave()
+        AutosaveWorker.of(store.engine).leave()
         assert notes(store) == ["of the parent"]
 
 
@@ -415,7 +417,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
         agent.changed()
 
     asyncio.run(work())
-    store.engine.agents.leave()
+    AutosaveWorker.of(store.engine).leave()
     assert "1 agents have changes that are not saved: a: the AsyncStore was not closed" in caplog.text
     asyncio.run(store.close())
 
@@ -428,7 +430,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.start()
     agent.notes.append("lost")
     agent.changed()
-    store.engine.agents.leave()
+    AutosaveWorker.of(store.engine).leave()
     assert notes(store) == ["lost"]
     agent.notes.append("really lost")
     agent.changed()
@@ -437,7 +439,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
         agent.save()
     refused = backend.refused
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
-        store.engine.agents.leave()
+        AutosaveWorker.of(store.engine).leave()
     assert backend.refused == refused
     assert "1 agents" in caplog.text
     backend.work()
@@ -449,7 +451,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     assert "a bad note" in caplog.text
     assert bystander.metrics.unsaved == 0
     store.close()
-    store.engine.agents.leave()
+    AutosaveWorker.of(store.engine).leave()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
@@ -29,20 +29,41 @@ if TYPE_CHECKING:
     from holdfast.engine.text_index.indexer import TextIndexer
 
 
+class Interceptor(Protocol):
+    """Runs before and after changes, and may refuse or alter them. Saves are intercepted by `StepWriter.around`."""
+
+    def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[object], Sequence[object]]:
+        """Return what runs before, and what after, a change of this kind."""
+
+    async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
+        """Delete a thread by calling `delete`. Raises `VetoError`."""
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return counters and states for `Store.status`."""
+
+    def close(self) -> None:
+        """Finish outstanding work, for a limited time. Blocks."""
+
+
+class BackgroundWorker(Protocol):
+    """Works for a store in the background until the store is closed."""
+
+    async def close(self) -> None:
+        """Finish outstanding work, and start no more."""
+
+
 class Engine:
-    """All that can be done with the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
+    """Provides the operations on the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
 
     def __init__(self, ground: EngineContext) -> None:
         self.ground = ground
         self.lines = LineIndex(ground)
         self.states = StateLoader(ground.backend, ground.cache, ground.max_bytes)
         self.heads = StepInfoReader(ground)
-        self.hooks: Any = None
-        """What is called before and after changes, once there is anything: a
-        `holdfast.hooks.registry.HookRegistry`."""
-        self.agents: Any = None
-        """What saves agents in the background, once there are any: a
-        `holdfast.agents.runtime.autosave.AutosaveWorker`."""
+        self.hooks: Interceptor | None = None
+        """Set when the first hook is registered."""
+        self.workers: list[BackgroundWorker] = []
+        """Closed with the store, before hooks and backend."""
 
     # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
 

@@ -318,17 +318,15 @@ class ThreadOperations(OwnerStore):
         line = self._line(thread)
         lines = await family(self.engine, line)
         if self.engine.hooks is not None:
-            from holdfast.hooks.checkpoint_hooks import deleting
-
-            return await deleting(self.engine.hooks, line, lambda: self._lines.delete(*lines))
+            return await self.engine.hooks.delete(line, lambda: self._lines.delete(*lines))
         return await self._lines.delete(*lines)
 
     @sync_and_async
     async def close(self) -> None:
         """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
         nothing. Agents that are saved by themselves are, if they have something unsaved."""
-        if self.engine.agents is not None:
-            await self.engine.agents.close()
+        for worker in self.engine.workers:
+            await worker.close()
         if self.engine.hooks is not None:
             await BlockingCall(self.engine.hooks.close)
         try:

@@ -58,12 +58,12 @@ class AutosaveWorker:
     @staticmethod
     def of(engine: Engine) -> AutosaveWorker:
         """That of a store."""
-        found: AutosaveWorker | None = engine.agents
+        found = _worker(engine)
         if found is None:
             with _making:
-                if engine.agents is None:
-                    engine.agents = AutosaveWorker()
-                found = engine.agents
+                found = _worker(engine)
+                if found is None:
+                    engine.workers.append(found := AutosaveWorker())
         return found
 
     def renew_locks(self) -> None:
@@ -197,6 +197,10 @@ class AutosaveWorker:
     def _unsaved(self) -> list[DirtyTracker]:
         """What may have something to save."""
         return [each.watch for each in self.keepers() if each.watch is not None and each.watch.wants]
+
+
+def _worker(engine: Engine) -> AutosaveWorker | None:
+    return next((each for each in engine.workers if isinstance(each, AutosaveWorker)), None)
 
 
 def _tell_of(watches: Sequence[DirtyTracker], why: str) -> None:

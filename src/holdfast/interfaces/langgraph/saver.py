@@ -436,9 +436,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Delete a thread: its checkpoints, its writes, and those of its subgraphs."""
         lines = await self._thread(str(thread_id))
         if self._engine.hooks is not None:
-            from holdfast.hooks.checkpoint_hooks import deleting
-
-            await deleting(self._engine.hooks, lines[0], lambda: self._engine.lines.delete(*lines))
+            await self._engine.hooks.delete(lines[0], lambda: self._engine.lines.delete(*lines))
         else:
             await self._engine.lines.delete(*lines)
 
