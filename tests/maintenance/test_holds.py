@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from tests.engine.lines import KINDS, Backends, backend, store_on
@@ -205,7 +206,7 @@ def test_a_copy_under_another_name_is_not_held(shared: Backend) -> None:
     store = filled(shared)
     store.pin("t", "1", reason="why")
     store.hold("t", reason="case 17")
-    prune_nothing = store.engine.copier.copy({store._line("t"): store._line("copy")})
+    prune_nothing = LineCopier(store.engine).copy({store._line("t"): store._line("copy")})
     run(prune_nothing)
     assert store.holds("copy") == []
     assert [each.id for each in store.pins("copy")] == ["1"]

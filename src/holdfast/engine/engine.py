@@ -17,7 +17,6 @@ from holdfast.engine.step_info import StepInfoReader
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
-    from holdfast.engine.copy.within_store import LineCopier
     from holdfast.engine.delta_channels import DeltaReader
     from holdfast.engine.entry_reader import EntryReader
     from holdfast.engine.pending_writes import PendingWrites
@@ -122,13 +121,6 @@ class Engine:
         from holdfast.engine.entry_reader import EntryReader
 
         return EntryReader(self.states, self.ground.cache)
-
-    @cached_property
-    def copier(self) -> LineCopier:
-        """Copies lines."""
-        from holdfast.engine.copy.within_store import LineCopier
-
-        return LineCopier(self.ground, self.lines, self.projector, self.indexer)
 
     def load_writers(self) -> None:
         """Load what saving takes. Whoever may save from a signal's handler can not load it then."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Key, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.protection import unheld
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
-from holdfast.errors import ConflictError, CorruptError, NotFoundError
+from holdfast.engine.namespaces import below, root_of
+from holdfast.engine.row_format import HOLD, Branch, Line, LineInfo, StepRef, info_of, info_row
+from holdfast.errors import ConflictError, CorruptError, DeniedError, NotFoundError
 
 T = TypeVar("T")
 
@@ -184,7 +184,7 @@ class LineIndex:
         """Remove lines and all that belongs to them. False if there were none. `DeniedError` if one is held."""
         gone = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
-            conditions = await unheld(self._backend, lines)
+            conditions = await require_no_hold(self._backend, lines)
             if await self._backend.apply([*conditions, *gone]) is None:
                 break
         self._ground.cache.forget(*lines)
@@ -200,6 +200,22 @@ class LineIndex:
             if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
+
+    async def family(self, line: Line) -> list[Line]:
+        """Return a thread's line, which need not exist, and those of its namespaces; of a namespace, its line only."""
+        others = await self.names(line.tenant, below(line)) if root_of(line) == line else []
+        return [line, *(other for other in others if other != line and root_of(other) == line)]
+
+    async def of_threads(self, tenant: str, threads: Iterable[str] | None) -> list[Line]:
+        """Return the lines of some threads, or of all, each followed by those of its namespaces. `NotFoundError` if a
+        thread does not exist."""
+        if threads is None:
+            return await self.names(tenant)
+        lines: list[Line] = []
+        for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
+            await self.info(line)  # raises if there is none
+            lines += await self.family(line)
+        return list(dict.fromkeys(lines))
 
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Threads by name: those that start with a prefix, those after a name."""
@@ -540,6 +556,28 @@ class LineIndex:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
+
+
+async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
+    """Return the conditions that lines stay as they are: first one for each of them, then for the threads that they
+    belong to. `DeniedError` if there is a hold on one."""
+    every = list(dict.fromkeys(lines))
+    every += dict.fromkeys(root for line in every if (root := root_of(line)) not in every)
+    queries: list[Query] = [Get(LINES, [tuple(line)]) for line in every]
+    queries += [Scan(REFS, (*line, HOLD)) for line in every]
+    pages = await backend.read(queries)
+    for rows in pages[len(every) :]:
+        if rows:
+            tenant, name, _, reason, _ = map(str, rows[0].key)
+            raise DeniedError(
+                f"the thread is held{': ' + reason if reason else ''}",
+                where=f"thread {Line(tenant, name)}",
+                hint="Release it first, if that is yours to decide",
+            )
+    return [
+        Expect(LINES, tuple(line), rows[0].columns if rows else None)
+        for line, rows in zip(every, pages[: len(every)], strict=True)
+    ]
 
 
 def index_key(tenant: str) -> Key:

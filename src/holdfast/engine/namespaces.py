@@ -72,6 +72,12 @@ def root_of(line: Line) -> Line:
     return line
 
 
+def rename_line(line: Line, root: Line, new: Line) -> Line:
+    """Return the new name of a thread's line, or of one of its namespaces, when the thread is renamed."""
+    rest = line.name if root.name == MARK else line.name[len(root.name) :]
+    return new if line == root else new._replace(name=new.name + rest)
+
+
 def below(root: Line) -> str:
     """What the names of the lines of a thread's namespaces start with, and perhaps others."""
     return root.name if root.name == MARK else root.name + MARK

@@ -1,24 +1,54 @@
-"""Setting pins and holds, and telling of them.
+"""Pins and holds.
 
-Setting one changes the line's version. Whoever removes something reads pins and holds, and removes on condition that
-the line is as it was then: one that was set meanwhile counts.
+A pinned step is not pruned. A thread with a hold is neither pruned nor deleted, nor are the lines of its namespaces.
+Each has a reason, and there may be several: a thread may go when its last hold is released.
+
+Setting one changes the line's version. Code that removes something reads pins and holds, and removes on condition that
+the line has not changed since: one that was set in between counts.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from holdfast.backends.interface import Delete, Put, Row, Scan
 from holdfast.backends.tables import REFS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.protection import HOLD, PIN, Hold, Pin
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import HOLD, PIN, Line
 
 _LINES = 256
 """How many lines are asked about at a time."""
 
 
+class Pin(NamedTuple):
+    """A step that is not pruned, and why. `time` is when it was pinned, in nanoseconds since 1970."""
+
+    step: str
+    reason: str
+    time: int
+
+    @classmethod
+    def of(cls, row: Row) -> Pin:
+        """Return the pin in a row of `refs`."""
+        return cls(str(row.columns[0]), str(row.key[3]), int(row.columns[1]))
+
+
+class Hold(NamedTuple):
+    """A thread that is neither pruned nor deleted, and why."""
+
+    line: Line
+    reason: str
+    time: int
+
+    @classmethod
+    def of(cls, row: Row) -> Hold:
+        """Return the hold in a row of `refs`."""
+        return cls(Line(str(row.key[0]), str(row.key[1])), str(row.key[3]), int(row.columns[1]))
+
+
 class PinsAndHolds:
-    """Sets pins and holds, and tells of them."""
+    """Sets, removes and lists pins and holds."""
 
     def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
         self._ground = ground

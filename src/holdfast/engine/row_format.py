@@ -130,6 +130,15 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
+PIN, HOLD, LEASE = "pin", "hold", "lease"
+"""Kinds of references. The names of pins and holds are reasons. Holds and leases refer to no step."""
+
+
+def is_about_step(ref: Row) -> bool:
+    """Return whether a reference refers to a step, and is removed with it."""
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE)
+
+
 def info_of(row: Row) -> LineInfo:
     """What a row of `lines` says."""
     return LineInfo(*row.columns)  # type: ignore[arg-type]

@@ -530,12 +530,11 @@ class Operations(ThreadOperations):
         return await import_.import_threads(self.engine, place, want, dry_run, progress)
 
     async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
-        from holdfast.engine.families import lines_of
 
         named = (
             None if threads is None else [self._line(thread).name for thread in validation.names(threads, "threads")]
         )
-        return await lines_of(self.engine, self.tenant, named)
+        return await self.engine.lines.of_threads(self.tenant, named)
 
     # The store itself -----------------------------------------------------------------------------------------
 

@@ -313,10 +313,9 @@ class ThreadOperations(OwnerStore):
     @sync_and_async
     async def delete(self, thread: str) -> bool:
         """Delete a thread with everything that belongs to it, also its namespaces. False if there is none."""
-        from holdfast.engine.families import family
 
         line = self._line(thread)
-        lines = await family(self.engine, line)
+        lines = await self.engine.lines.family(line)
         if self.engine.hooks is not None:
             return await self.engine.hooks.delete(line, lambda: self._lines.delete(*lines))
         return await self._lines.delete(*lines)

@@ -36,8 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import nothing_shown
-from holdfast.engine.protection import HOLD, LEASE, PIN
-from holdfast.engine.row_format import Line, StepRef, is_sound
+from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_sound
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)

@@ -12,13 +12,9 @@ from contextlib import AsyncExitStack
 from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Table
 from holdfast.codec.envelope import RecordContext, unwrap, wrap
-from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import LineIndex
-from holdfast.engine.projection.projector import Projector
-from holdfast.engine.protection import is_about_step
-from holdfast.engine.row_format import Line, StepRef, context_of, info_row
-from holdfast.engine.text_index.indexer import TextIndexer
+from holdfast.engine.row_format import Line, StepRef, context_of, info_row, is_about_step
 from holdfast.errors import ConflictError
 
 _PAGE = 256
@@ -34,16 +30,14 @@ _ATTEMPTS = 100
 class LineCopier:
     """Copies lines within a store."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex, projector: Projector, indexer: TextIndexer) -> None:
-        self._ground = ground
-        self._backend = ground.backend
-        self._lines = lines
-        self._projector = projector
-        self._indexer = indexer
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lines = engine.lines
+        self._backend = engine.ground.backend
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `ConflictError` if there is a line of such a name already."""
-        leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
+        leases = {new: Lease(self._engine.ground, new, "copy") for new in names.values()}
         async with AsyncExitStack() as stack:  # gives back all of them, whatever becomes of one
             for lease in leases.values():
                 stack.push_async_callback(lease.give_back)
@@ -51,8 +45,8 @@ class LineCopier:
             for _ in range(_ATTEMPTS):
                 if await self._copy_all(names, leases):
                     for new in names.values():
-                        await self._projector.follow(new)
-                        await self._indexer.follow(new)
+                        await self._engine.projector.follow(new)
+                        await self._engine.indexer.follow(new)
                     return
             raise ConflictError("the threads kept changing while they were copied", hint="Try again")
 
@@ -110,7 +104,7 @@ class LineCopier:
             start = rows[-1].key[2:]
 
     def _renamed(self, space: Table, row: Row, new: Line) -> Row:
-        return renamed(space, row, new, self._ground.max_bytes)
+        return renamed(space, row, new, self._engine.ground.max_bytes)
 
 
 def renamed(space: Table, row: Row, new: Line, max_bytes: int) -> Row:

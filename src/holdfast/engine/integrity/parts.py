@@ -17,8 +17,7 @@ from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
 from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
-from holdfast.engine.protection import LEASE, PIN, is_about_step
-from holdfast.engine.row_format import context_of, open_fold, open_node
+from holdfast.engine.row_format import LEASE, PIN, context_of, is_about_step, open_fold, open_node
 from holdfast.errors import CorruptError, HoldfastError
 
 

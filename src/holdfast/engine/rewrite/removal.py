@@ -9,9 +9,9 @@ from holdfast.backends.interface import Backend, Change, Delete, Row, Scan
 from holdfast.backends.tables import BRANCHES, OBJECTS, REFS, WRITES
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.projection.rows import transitions, without
-from holdfast.engine.protection import is_about_step
 from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.row_sizes import rows_below
+from holdfast.engine.row_format import is_about_step
 
 
 @dataclass(frozen=True)

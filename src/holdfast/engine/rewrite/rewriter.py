@@ -17,19 +17,19 @@ from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import LineIndex
+from holdfast.engine.lines import LineIndex, require_no_hold
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector
-from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.removal import LineRemoval
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
 from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import (
     MERGE,
+    PIN,
     Branch,
     Line,
     LineInfo,
@@ -157,7 +157,7 @@ class Rewriter:
             choice = await self._spared(line, points, await choose(points, branches))
             if not choice.dropped:
                 return await self._only(line, info, lease, choice.changes)
-            guards = await unheld(self._backend, [line])
+            guards = await require_no_hold(self._backend, [line])
             carried = await self._deltas.carried(line, points, branches, choice.dropped)
             choice = choice._replace(changes=[*choice.changes, *carried])
         merges = await self._merges(line, points or (), choice.dropped)
