@@ -142,7 +142,9 @@ class Engine:
         """The state at a step, read as far as it is asked for."""
         from holdfast.engine.state_reader import StateReader
 
-        return StateReader(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
+        return StateReader(
+            self.states, self.ground.codec, line, point, check_exists=lambda: self.lines.find(line, point.id)
+        )
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
         """What to save to change parts of a state."""

@@ -16,7 +16,7 @@ from holdfast.backends.interface import Backend, Get, Query, Row, Scan
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model import fold
-from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
@@ -393,6 +393,37 @@ class StateLoader:
                 return await compute(load)
             except _MissingLarge as missing:
                 at_hand.update(await self.large(line, [missing.pointer]))
+
+
+class PartialState:
+    """Reads parts of the state at a step without the rest. Nodes stay in memory for the next read."""
+
+    def __init__(
+        self, states: StateLoader, line: Line, point: StepRef | None, loaded: LoadedState | None = None
+    ) -> None:
+        self._states = states
+        self._line = line
+        self.point = point
+        self._loaded = loaded
+        self._ws = Workspace()
+        self._draft: MapDraft | None = None
+
+    async def nodes(self, rounds: Rounds[T]) -> T:
+        """Run a computation over the state's nodes."""
+        return await self._states.nodes(self._line, self._loaded or await self._load(), rounds)
+
+    async def _state(self) -> MapDraft:
+        if self._draft is None:
+            loaded = self._loaded or await self._load()
+
+            async def replay(load: LoadLarge) -> MapDraft:
+                return await self._states.nodes(self._line, loaded, draft(self._ws, loaded.root, loaded.tail, load))
+
+            self._draft, self._loaded = await self._states.with_large(self._line, loaded, replay), loaded
+        return self._draft
+
+    async def _load(self) -> LoadedState:
+        return LoadedState(EMPTY, 0) if self.point is None else await self._states.hold(self._line, self.point)
 
 
 def weigh(packed: Packed) -> int:

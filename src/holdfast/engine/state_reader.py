@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
-from holdfast.engine.model.drafts import EMPTY, Draft, MapDraft, draft
-from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
+from holdfast.engine.model.drafts import Draft
+from holdfast.engine.model.operations import EditMap, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
+from holdfast.engine.state_loader import LoadedState, PartialState, StateLoader, weigh
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ class AbsentPath(NotFoundError):
     """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
 
 
-class StateReader:
-    """A state of which only what is asked for is read.
-
-    Values come as fresh objects each time; nodes that were read are kept for the next question.
-    """
+class StateReader(PartialState):
+    """Reads values at paths of a state. Each read returns new objects."""
 
     def __init__(
         self,
@@ -41,124 +38,98 @@ class StateReader:
         codec: Codec,
         line: Line,
         point: StepRef | None,
-        held: LoadedState | None = None,
-        look: Callable[[], Awaitable[object]] | None = None,
+        loaded: LoadedState | None = None,
+        check_exists: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self._states = states
-        self._look = look
+        super().__init__(states, line, point, loaded)
         self._codec = codec
-        self._line = line
-        self._point = point
-        self._held = held
-        self._given = held is not None
-        self._ws = Workspace()
-        self._draft: MapDraft | None = None
+        self._check_exists = check_exists
+        self._can_reload = point is not None and loaded is None
 
     async def names(self) -> list[str]:
-        """The channels of the state, in order."""
+        """Return the names of the state's channels, in order."""
 
-        async def ask() -> list[bytes] | None:
-            return await self._nodes(draft_reader.keys(self._ws, await self._state()))
+        async def read() -> list[bytes] | None:
+            return await self.nodes(draft_reader.keys(self._ws, await self._state()))
 
-        found = await self._asked(ask)
-        return [str(name) for name in self._codec.unpack_items(found or [])]
+        keys = await self._read(read)
+        return [str(name) for name in self._codec.unpack_items(keys or [])]
 
     async def has(self, path: Sequence[Any]) -> bool:
-        """Whether there is a value at a path."""
-        return await self._asked(lambda: self._find(path)) is not None
+        """Return whether there is a value at a path."""
+        return await self._read(lambda: self._find(path)) is not None
 
     async def value(self, path: Sequence[Any]) -> Any:
-        """The value at a path of a channel's name and keys of dicts below."""
+        """Return the value at a path: a channel's name, and keys of dicts below."""
         return unpack(self._codec, await self.packed(path))
 
     async def packed(self, path: Sequence[Any]) -> Packed:
-        """The same, packed."""
+        """Return the packed value at a path."""
 
-        async def ask() -> Packed:
-            return await self._resolved(draft_reader.whole(self._ws, await self._found(path)))
+        async def read() -> Packed:
+            return await self._resolved(draft_reader.whole(self._ws, await self._require(path)))
 
-        return await self._asked(ask)
+        return await self._read(read)
 
     async def length(self, path: Sequence[Any]) -> int:
-        """How many items the list at a path has."""
-        return await self._asked(lambda: self._length(path))
+        """Return how many items the list at a path has."""
+        return await self._read(lambda: self._length(path))
 
     async def slice(self, path: Sequence[Any], start: int | None, stop: int | None) -> list[Any]:
-        """A run of the list at a path, as `list[start:stop]` would give it."""
+        """Return items of the list at a path, as `list[start:stop]` does."""
 
-        async def ask() -> Packed:
+        async def read() -> Packed:
             first, last, _ = slice(start, stop).indices(await self._length(path))
-            return await self._resolved(draft_reader.items(self._ws, await self._found(path), first, max(first, last)))
+            items = draft_reader.items(self._ws, await self._require(path), first, max(first, last))
+            return await self._resolved(items)
 
-        return list(unpack(self._codec, await self._asked(ask)))
+        return list(unpack(self._codec, await self._read(read)))
 
     async def _length(self, path: Sequence[Any]) -> int:
-        found = draft_reader.length(await self._found(path))
-        if found is None:
+        length = draft_reader.length(await self._require(path))
+        if length is None:
             raise InvalidError("what is there is no list", where=path_text(path))
-        return found
+        return length
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Answer a question about the state. Raises `NotFoundError` if the step was deleted meanwhile."""
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read, and again if the line was rewritten since the first read. `NotFoundError` if the step was deleted."""
         try:
-            return await self._asked_again(ask)
+            try:
+                return await read()
+            except MissingNode:
+                if self.point is None or not self._can_reload:
+                    raise
+                self._states.forget(self._line, self.point.hash)
+                self._loaded, self._draft, self._ws = None, None, Workspace()
+                return await read()
         except CorruptError:
-            if self._look is not None:
-                await self._look()  # says so if the step was deleted meanwhile
+            if self._check_exists is not None:
+                await self._check_exists()
             raise
 
-    async def _asked_again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask a second time if the line was rewritten since the state was first read."""
-        try:
-            return await ask()
-        except MissingNode:
-            if self._point is None or self._given:
-                raise
-            self._states.forget(self._line, self._point.hash)
-            self._held, self._draft, self._ws = None, None, Workspace()
-            return await ask()
-
     async def old(self, path: Sequence[Any]) -> Packed | None:
-        """The packed value at a path, if there is one."""
-        found = await self._find(path)
-        return None if found is None else await self._nodes(draft_reader.whole(self._ws, found))
+        """Return the packed value at a path, if there is one. Large values may be pointers."""
+        value = await self._find(path)
+        return None if value is None else await self.nodes(draft_reader.whole(self._ws, value))
 
     async def is_dict(self, path: Sequence[Any]) -> bool | None:
-        """Whether there is a dict at a path; None if there is nothing."""
-        found = await self._find(path)
-        return None if found is None else draft_reader.is_dict(found)
+        """Return whether the value at a path is a dict; None if there is no value."""
+        value = await self._find(path)
+        return None if value is None else draft_reader.is_dict(value)
 
-    async def _found(self, path: Sequence[Any]) -> Draft:
-        found = await self._find(path)
-        if found is None:
+    async def _require(self, path: Sequence[Any]) -> Draft:
+        value = await self._find(path)
+        if value is None:
             raise AbsentPath("the state has nothing there", where=path_text(path))
-        return found
+        return value
 
     async def _find(self, path: Sequence[Any]) -> Draft | None:
         state = await self._state()
-        return await self._nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
-
-    async def _state(self) -> MapDraft:
-        if self._draft is None:
-            if self._point is None:
-                self._held = LoadedState(EMPTY, 0)
-            elif self._held is None:
-                self._held = await self._states.hold(self._line, self._point)
-            self._draft = await self._drafted(self._held)
-        return self._draft
-
-    async def _drafted(self, held: LoadedState) -> MapDraft:
-        async def drafted(load: LoadLarge) -> MapDraft:
-            return await self._nodes(draft(self._ws, held.root, held.tail, load))
-
-        return await self._states.with_large(self._line, held, drafted)
-
-    async def _nodes(self, rounds: Rounds[T]) -> T:
-        return await self._states.nodes(self._line, self._held or LoadedState(EMPTY, 0), rounds)
+        return await self.nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
 
     async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
-        """Read a value, with every large one in place of its pointer."""
-        resolved = await self._states.resolved(self._line, {b"": await self._nodes(rounds)})
+        """Read a value, with large values in place of their pointers."""
+        resolved = await self._states.resolved(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
 
 

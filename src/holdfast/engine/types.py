@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.codec import Codec
+    from holdfast.engine.row_format import Line
+    from holdfast.engine.step_info import StepInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,6 +47,27 @@ class Checkpoint(NamedTuple):
     schema: str = ""
     merged: str | None = None
     state: Any = None
+
+    @classmethod
+    def from_step(cls, line: Line, info: StepInfo, codec: Codec, state: Any = None) -> Checkpoint:
+        """Return the checkpoint that a step of a thread's line is."""
+        point, header = info.point, info.header
+        metadata = codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
+        return cls(
+            thread=line.name,
+            id=point.id,
+            parent=info.parent,
+            branch=point.branch,
+            step=point.depth,
+            time=to_datetime(point.time),
+            kind=point.kind,
+            hash=point.hash.hex(),
+            metadata=metadata,
+            stamp=header.stamp,
+            schema=header.schema,
+            merged=metadata.get("merged") if len(header.parents) > 1 else None,
+            state=state,
+        )
 
 
 @dataclass(frozen=True, slots=True)

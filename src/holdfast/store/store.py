@@ -117,7 +117,7 @@ class Operations(ThreadOperations):
         """
         line = self._line(thread)
         point = await self._find(line, at=revision)
-        return Checkpoint(*self._fields(line, await self.engine.heads.head(line, point)))
+        return Checkpoint.from_step(line, await self.engine.heads.head(line, point), self._codec)
 
     @sync_and_async
     async def fork(
@@ -199,7 +199,7 @@ class Operations(ThreadOperations):
         from holdfast.history import branches
 
         line = self._own_line(thread)
-        return Checkpoint(*self._fields(line, await branches.switch(self.engine, line, branch)))
+        return Checkpoint.from_step(line, await branches.switch(self.engine, line, branch), self._codec)
 
     @sync_and_async
     async def merge(
@@ -229,7 +229,7 @@ class Operations(ThreadOperations):
         line = self._own_line(thread)
         metadata = validation.mapping(metadata or {}, "metadata")
         head = await merge.merge(self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata)
-        return Checkpoint(*self._fields(line, head))
+        return Checkpoint.from_step(line, head, self._codec)
 
     # Search ---------------------------------------------------------------------------------------------------
 
@@ -499,7 +499,7 @@ class Operations(ThreadOperations):
         lines = await self._lines_of(threads)
         if format == "json":
             return await export.export_states(
-                self.engine, lines, place, lambda line, head: Checkpoint(*self._fields(line, head)), progress
+                self.engine, lines, place, lambda line, head: Checkpoint.from_step(line, head, self._codec), progress
             )
         if format != "holdfast":
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")

@@ -20,7 +20,6 @@ from holdfast.engine.lines import MAIN, NAME, TAG, At, LineIndex, LineSummary, O
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
-from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Checkpoint, ThreadInfo, to_datetime, to_time
 from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError, NotFoundError
@@ -201,7 +200,7 @@ class ThreadOperations(OwnerStore):
             state: Any = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
         else:
             state = await self._lines.reading(line, point, partial(self.engine.state, line))
-        return Checkpoint(*self._fields(line, head), state)
+        return Checkpoint.from_step(line, head, self._codec, state)
 
     @sync_and_async
     async def log(
@@ -239,7 +238,7 @@ class ThreadOperations(OwnerStore):
             else:
                 points, before = await asked.points(line, before or "")
             for head in await self.engine.heads.describe(line, points, rows):
-                checkpoint = Checkpoint(*self._fields(line, head))
+                checkpoint = Checkpoint.from_step(line, head, self._codec)
                 if tagged is not None and checkpoint.id not in tagged:
                     continue
                 if any(packed[key] != _packed_entry(self._codec, checkpoint.metadata, key) for key in wanted):
@@ -426,7 +425,9 @@ class ThreadOperations(OwnerStore):
 
     async def _save_all(self, savings: list[AppendRequest]) -> list[Checkpoint]:
         heads = await self.engine.rebaser.save(*savings)
-        return [Checkpoint(*self._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)]
+        return [
+            Checkpoint.from_step(saving.line, head, self._codec) for saving, head in zip(savings, heads, strict=True)
+        ]
 
     async def _find(
         self,
@@ -478,28 +479,6 @@ class ThreadOperations(OwnerStore):
         point = await self._find(line, id, at=at)
         await self._lines.set_ref(line, kind, name, point.id, move=move)
 
-    def _fields(self, line: Line, head: StepInfo) -> _Fields:
-        """The fields of a `Checkpoint`, in order."""
-        point, header = head.point, head.header
-        metadata = self._codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
-        return (
-            line.name,
-            point.id,
-            head.parent,
-            point.branch,
-            point.depth,
-            to_datetime(point.time),
-            point.kind,
-            point.hash.hex(),
-            metadata,
-            header.stamp,
-            header.schema,
-            metadata.get("merged") if len(header.parents) > 1 else None,
-        )
-
-
-_Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str, str | None]
-
 
 def _packed_entry(codec: Codec, metadata: Mapping[str, Any], key: str) -> bytes | None:
     return codec.pack(metadata[key]) if key in metadata else None
@@ -549,5 +528,6 @@ class Transaction(StateTransaction):
         savings, self._savings = self._savings, []
         self.written, heads = await self._pending.commit(savings)
         self.checkpoints = [
-            Checkpoint(*self._store._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)
+            Checkpoint.from_step(saving.line, head, self._store._codec)
+            for saving, head in zip(savings, heads, strict=True)
         ]
