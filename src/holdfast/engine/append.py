@@ -116,11 +116,11 @@ class AppendRequest:
 class PreparedStep:
     """A step ready to be committed, with the changes that make it, some of them on a condition."""
 
-    saving: AppendRequest
+    request: AppendRequest
     info: LineInfo
     point: StepRef
     step: Step
-    held: LoadedState
+    loaded: LoadedState
     parent: StepRef | None
     ws: Workspace | None
     changes: list[Change] = field(default_factory=list)
@@ -134,7 +134,7 @@ class PreparedStep:
     def made(self) -> ProjectedStep:
         """What readable rows are made of."""
         branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
-        return ProjectedStep(self.info, self.point, self.step, self.held, self.parent, branches)
+        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches)
 
     @property
     def head(self) -> StepInfo:
@@ -160,21 +160,21 @@ class Appender:
 
     def __init__(
         self,
-        ground: EngineContext,
+        context: EngineContext,
         lines: LineIndex,
         states: StateLoader,
         heads: StepInfoReader,
         projector: Projector,
         indexer: TextIndexer,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._lines = lines
         self._states = states
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
 
-    async def append(self, *savings: AppendRequest) -> list[StepInfo]:
+    async def append(self, *requests: AppendRequest) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
 
         A step that is to be saved only if it changes something, and does not, is stood for by its parent.
@@ -186,8 +186,8 @@ class Appender:
                 await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
             batch = _Batch()
             try:
-                for number, saving in enumerate(savings):
-                    await self._add(batch, saving, taken.get(number, ()), again=attempt > 0)
+                for number, request in enumerate(requests):
+                    await self._add(batch, request, taken.get(number, ()), again=attempt > 0)
                 if self._projector.on:
                     for line, made in batch.by_line().items():
                         batch.show(await self._projector.rows(line, made))
@@ -199,34 +199,34 @@ class Appender:
                 swept += 1
                 if swept > PATIENCE:
                     raise
-                await self._start_over(savings)
+                await self._start_over(requests)
                 continue
             except (NotFoundError, InvalidError, CorruptError, ConflictError):
                 # What is remembered of a line may be out of date, and the change right for how it is now.
                 if await self._up_to_date(batch):
                     raise
                 continue
-            failed = await self._ground.backend.apply(batch.changes)
+            failed = await self._context.backend.apply(batch.changes)
             if failed is None:
                 heads = [self.remember(each) for each in batch.steps]
                 for rows in batch.rows:
                     self._projector.remember(rows)
-                if len(heads) == len(savings):
+                if len(heads) == len(requests):
                     return heads
-                return [await self._head(saving, each) for saving, each in zip(savings, batch.made, strict=True)]
-            await self._refused(savings, batch, failed, taken)
+                return [await self._head(request, each) for request, each in zip(requests, batch.made, strict=True)]
+            await self._refused(requests, batch, failed, taken)
         raise ConflictError(
             f"others were first {_ATTEMPTS} times",
-            where=f"thread {savings[0].line}",
+            where=f"thread {requests[0].line}",
             hint="Try again with fewer writers",
         )
 
-    async def _head(self, saving: AppendRequest, made: PreparedStep | StepRef) -> StepInfo:
+    async def _head(self, request: AppendRequest, made: PreparedStep | StepRef) -> StepInfo:
         point = made.point if isinstance(made, PreparedStep) else made
-        return await self._heads.head(saving.line, point)
+        return await self._heads.head(request.line, point)
 
     async def _refused(
-        self, savings: Sequence[AppendRequest], batch: _Batch, failed: int, taken: dict[int, list[Position]]
+        self, requests: Sequence[AppendRequest], batch: _Batch, failed: int, taken: dict[int, list[Position]]
     ) -> None:
         """A condition did not hold: see whether to try again."""
         for rows in batch.rows:
@@ -234,15 +234,15 @@ class Appender:
         number, condition, parent = batch.which(failed)
         if condition in (_Condition.ROWS, _Condition.GUARD):
             return
-        saving = savings[number]
-        line = saving.line
+        request = requests[number]
+        line = request.line
         if condition is _Condition.RIDER:
             raise name_taken(line)
         await self._lines.look(line)
-        if saving.id and await self._lines.existing(line, saving.id, saving.parent) is not None:
-            raise IdTaken(saving.id)
+        if request.id and await self._lines.existing(line, request.id, request.parent) is not None:
+            raise IdTaken(request.id)
         if condition is _Condition.STEP:
-            if saving.on_conflict is OnConflict.REFUSE:
+            if request.on_conflict is OnConflict.REFUSE:
                 raise ConflictError(
                     f"another checkpoint follows {'the start' if parent is None else parent.id} already",
                     where=f"thread {line}",
@@ -250,53 +250,53 @@ class Appender:
                 )
             taken.setdefault(number, []).append(_place_of(parent))
 
-    async def _start_over(self, savings: Sequence[AppendRequest]) -> None:
+    async def _start_over(self, requests: Sequence[AppendRequest]) -> None:
         """Forget what was remembered of the lines."""
-        for saving in savings:
-            memo = await self._lines.look(saving.line)
-            if memo is not None:
-                parent = await self._parent(saving, memo)
+        for request in requests:
+            tip = await self._lines.look(request.line)
+            if tip is not None:
+                parent = await self._parent(request, tip)
                 if parent is not None:
-                    self._states.forget(saving.line, parent.hash)
+                    self._states.forget(request.line, parent.hash)
 
     async def _up_to_date(self, batch: _Batch) -> bool:
         """Whether the lines are still as they were taken to be; by now, that is what is remembered of them."""
-        return all([memo == await self._lines.look(line) for line, memo in batch.memos.items()])
+        return all([tip == await self._lines.look(line) for line, tip in batch.tips.items()])
 
     # One step -------------------------------------------------------------------------------------------------
 
-    async def _add(self, batch: _Batch, saving: AppendRequest, taken: Sequence[Position], *, again: bool) -> None:
+    async def _add(self, batch: _Batch, request: AppendRequest, taken: Sequence[Position], *, again: bool) -> None:
         """Prepare a step on the parent that it names, as of now, and add it to the batch."""
-        line = saving.line
+        line = request.line
         before = batch.last(line) if batch.made else None
         if before is None:
-            memo = batch.memos[line] = await self._lines.memo(line)
+            tip = batch.tips[line] = await self._lines.tip(line)
         else:
-            memo = LineTip(before.info, before.point, sole=True)
+            tip = LineTip(before.info, before.point, sole=True)
         conditions: list[Change] = []
-        if memo is None:
-            if saving.parent is not None and not isinstance(saving.parent, Root) and saving.parent != MAIN:
-                await self._lines.find(line, saving.parent)  # says what is wrong
-            memo = LineTip(self._lines.new_info(), None, sole=True)
-            conditions = [Create(LINES, info_row(line, memo.info))]
+        if tip is None:
+            if request.parent is not None and not isinstance(request.parent, Root) and request.parent != MAIN:
+                await self._lines.find(line, request.parent)  # says what is wrong
+            tip = LineTip(self._lines.new_info(), None, sole=True)
+            conditions = [Create(LINES, info_row(line, tip.info))]
             batch.renewed.add(line)  # nobody can remember it yet
         elif before is None:
-            conditions = [self._lines.unchanged(line, memo.info)]
-        number = await self._lines.branch(line, saving.parent.name) if isinstance(saving.parent, OnBranch) else None
-        earlier = batch.step(line, saving.parent, number) if batch.made else None
-        parent = await self._parent(saving, memo) if earlier is None else earlier.point
-        held = earlier.held if earlier is not None else None
-        if held is None and parent is not None:
-            held = await self._states.hold(line, parent)
-            if held.form not in (0, memo.info.form):
+            conditions = [self._lines.unchanged(line, tip.info)]
+        number = await self._lines.branch(line, request.parent.name) if isinstance(request.parent, OnBranch) else None
+        earlier = batch.step(line, request.parent, number) if batch.made else None
+        parent = await self._parent(request, tip) if earlier is None else earlier.point
+        loaded = earlier.loaded if earlier is not None else None
+        if loaded is None and parent is not None:
+            loaded = await self._states.hold(line, parent)
+            if loaded.form not in (0, tip.info.form):
                 raise MissingNode("a line was rewritten")
-        info = memo.info
+        info = tip.info
         place, branches = None, False
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        gives_way = saving.on_conflict is not OnConflict.BRANCH
-        if saving.opens or (taken and taken.count(_place_of(parent)) > gives_way):
-            if saving.opens:
-                await self._lines.check_free(line, saving.opens)
+        gives_way = request.on_conflict is not OnConflict.BRANCH
+        if request.opens or (taken and taken.count(_place_of(parent)) > gives_way):
+            if request.opens:
+                await self._lines.check_free(line, request.opens)
             place, branches = Position(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
             if line not in batch.renewed:
                 info = info._replace(version=info.version + 1)
@@ -304,50 +304,50 @@ class Appender:
                 batch.renewed.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             place = Position(number, 0)  # the first step of its own
-        prepared = await self.prepare(saving, info, parent, held, conditions, place, new_branch=branches)
-        if saving.guards is not None:
-            for guard in await saving.guards(again):
+        prepared = await self.prepare(request, info, parent, loaded, conditions, place, new_branch=branches)
+        if request.guards is not None:
+            for guard in await request.guards(again):
                 prepared.add(guard, _Condition.GUARD)
-        if not saving.if_changed or parent is None or prepared.step.edit != EditMap():
+        if not request.if_changed or parent is None or prepared.step.edit != EditMap():
             batch.add(prepared)
             return
         # Nothing changed: the parent stands for the step, and gets what was to be stored with it.
-        if parent is memo.point and memo.sole and before is None:
+        if parent is tip.point and tip.sole and before is None:
             # It was only remembered to be the latest: that must still be so.
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
-        batch.stay(parent, conditions, await self.riders(saving, parent.id))
+        batch.stay(parent, conditions, await self.riders(request, parent.id))
 
-    async def riders(self, saving: AppendRequest, id: str) -> list[Change]:
+    async def riders(self, request: AppendRequest, id: str) -> list[Change]:
         """What is to be stored with a step that is there already, but for a name that it has."""
         riders: list[Change] = []
-        for change in saving.riders(id) if saving.riders is not None else ():
+        for change in request.riders(id) if request.riders is not None else ():
             if isinstance(change, Create):
-                (there,) = await self._ground.backend.read([Get(change.space, [change.row.key])])
+                (there,) = await self._context.backend.read([Get(change.space, [change.row.key])])
                 if there and there[0].columns[0] != id:
-                    raise name_taken(saving.line)
+                    raise name_taken(request.line)
                 if there:
                     continue
             riders.append(change)
         return riders
 
-    async def _parent(self, saving: AppendRequest, memo: LineTip) -> StepRef | None:
-        at, point = saving.parent, memo.point
+    async def _parent(self, request: AppendRequest, tip: LineTip) -> StepRef | None:
+        at, point = request.parent, tip.point
         if at is None:
             # Whoever does not want to give way is told of others who came since, and not of what was forgotten.
-            remembered = memo.sole and saving.on_conflict is not OnConflict.REFUSE
-            return point if remembered else await self._lines.newest(saving.line)
+            remembered = tip.sole and request.on_conflict is not OnConflict.REFUSE
+            return point if remembered else await self._lines.newest(request.line)
         if isinstance(at, Root):
             return None
         if at == MAIN and point is None:
             return None
-        return point if point is not None and point.id == at else await self._lines.find(saving.line, at)
+        return point if point is not None and point.id == at else await self._lines.find(request.line, at)
 
     async def prepare(
         self,
-        saving: AppendRequest,
+        request: AppendRequest,
         info: LineInfo,
         parent: StepRef | None,
-        held: LoadedState | None,
+        loaded: LoadedState | None,
         conditions: Sequence[Change] = (),
         place: Position | None = None,
         *,
@@ -355,14 +355,14 @@ class Appender:
         revision: int = 0,
     ) -> PreparedStep:
         """Make a step of what is to be saved, and the changes that store it: after its parent, or at a given place."""
-        line = saving.line
-        edit, packed = await self._edit(saving, parent, held)
-        time = saving.time or self._ground.clock()
+        line = request.line
+        edit, packed = await self._edit(request, parent, loaded)
+        time = request.time or self._context.clock()
         if parent is not None and time < parent.time:
             time = parent.time
-        id = saving.id or new_id(time, "" if parent is None else parent.id)
-        parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *saving.merged)
-        header = StepHeader(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
+        id = request.id or new_id(time, "" if parent is None else parent.id)
+        parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
+        header = StepHeader(id, parents, time, request.stamp, request.kind, request.schema, request.metadata)
         step = Step(header, edit)
         sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}
@@ -370,17 +370,17 @@ class Appender:
             edit, objects = set_aside(edit)
             step = Step(header, edit)
             sizes = [len(operation) for _, operation in step.stored]
-        body = step_body(line, step, self._ground.max_bytes)
+        body = step_body(line, step, self._context.max_bytes)
         base = _place_of(parent)
         follows = place is None
         place = Position(base.branch, base.seq + 1) if place is None else place
-        child = _child(held, WrittenBy(*place), edit, packed, sum(sizes))
+        child = _child(loaded, WrittenBy(*place), edit, packed, sum(sizes))
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
         more: list[Ensure | Put] = []
-        if len(child.tail) >= (saving.fold_every or self._ground.fold_every) or (
-            saving.fold_every and child.tail_weight > _HEAVY
+        if len(child.tail) >= (request.fold_every or self._context.fold_every) or (
+            request.fold_every and child.tail_weight > _HEAVY
         ):
             ws, root = await self._states.fold(line, child)
             more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
@@ -394,46 +394,46 @@ class Appender:
             size += len(stored.row.body)
         depth = 0 if parent is None else parent.depth + 1
         point = StepRef(
-            *place, id, revision, depth, step.commit, time, saving.kind, saving.readable, len(child.tail), size
+            *place, id, revision, depth, step.commit, time, request.kind, request.readable, len(child.tail), size
         )
-        prepared = PreparedStep(saving, info, point, step, child, parent, ws)
+        prepared = PreparedStep(request, info, point, step, child, parent, ws)
         for condition in conditions:
             prepared.add(condition, _Condition.LINE)
         if new_branch:
-            branch = Branch(place.branch, base.branch, base.seq + 1, time, saving.opens)
+            branch = Branch(place.branch, base.branch, base.seq + 1, time, request.opens)
             prepared.add(Create(BRANCHES, branch.row(line)), _Condition.BRANCH)
         prepared.add(Create(STEPS, point.row(line, body)), _Condition.STEP)
         prepared.changes += more
-        for change in saving.riders(id) if saving.riders is not None else ():
+        for change in request.riders(id) if request.riders is not None else ():
             prepared.add(change, _Condition.RIDER)
         return prepared
 
     async def _edit(
-        self, saving: AppendRequest, parent: StepRef | None, held: LoadedState | None
+        self, request: AppendRequest, parent: StepRef | None, loaded: LoadedState | None
     ) -> tuple[EditMap, PackedMap | None]:
         """What the step changes; and the state it makes, if that is at hand."""
-        new = saving.state
+        new = request.state
         if not isinstance(new, dict):
-            return await new(parent, held), None
-        if held is None:
+            return await new(parent, loaded), None
+        if loaded is None:
             return diff_maps({}, new), new
-        if held.known is None:
+        if loaded.known is None:
             # Nothing of the state is at hand: compare with its nodes, and read only what is unlike.
-            ws, root = await self._states.fold(saving.line, held)
-            return await self._states.nodes(saving.line, held, diff_folded(ws, root, new)), new
-        base, since = held.known
+            ws, root = await self._states.fold(request.line, loaded)
+            return await self._states.nodes(request.line, loaded, diff_folded(ws, root, new)), new
+        base, since = loaded.known
         if since:
-            base = await self._states.whole(saving.line, held)
+            base = await self._states.whole(request.line, loaded)
         return diff_maps(base, new), new
 
     def remember(self, prepared: PreparedStep) -> StepInfo:
         """Keep what was just stored in mind: it is what the next step will be compared with."""
-        line, point, parent, held = prepared.saving.line, prepared.point, prepared.parent, prepared.held
-        held.head = head = prepared.head
-        if held.fresh:
-            held.fresh = {}
+        line, point, parent, loaded = prepared.request.line, prepared.point, prepared.parent, prepared.loaded
+        loaded.head = head = prepared.head
+        if loaded.fresh:
+            loaded.fresh = {}
         self._lines.appended(line, prepared.info, point, parent)
-        self._states.keep(line, point.hash, held)
+        self._states.keep(line, point.hash, loaded)
         if prepared.ws is not None:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
@@ -448,7 +448,7 @@ class _Batch:
         self.changes: list[Change] = []
         self.made: list[PreparedStep | StepRef] = []
         """For each step that was asked for, the one that was prepared, or the one that stands for it."""
-        self.memos: dict[Line, LineTip | None] = {}
+        self.tips: dict[Line, LineTip | None] = {}
         """What the lines were taken to be."""
         self.renewed: set[Line] = set()
         """The lines that get a new version, or are new."""
@@ -480,7 +480,7 @@ class _Batch:
         """The steps of each line, for readable rows to be made of them."""
         found: dict[Line, list[ProjectedStep]] = {}
         for each in self.steps:
-            found.setdefault(each.saving.line, []).append(each.made())
+            found.setdefault(each.request.line, []).append(each.made())
         return found
 
     def show(self, rows: RowChanges) -> None:
@@ -500,18 +500,18 @@ class _Batch:
 
     def last(self, line: Line) -> PreparedStep | None:
         """The step that comes last on a line so far."""
-        return next((each for each in reversed(self.steps) if each.saving.line == line), None)
+        return next((each for each in reversed(self.steps) if each.request.line == line), None)
 
     def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
         """The step that is named, or the last one of a branch, if it is one of these."""
         for each in reversed(self.steps):
-            if each.saving.line == line and (at is None or each.point.id == at or each.point.branch == branch):
+            if each.request.line == line and (at is None or each.point.id == at or each.point.branch == branch):
                 return each
         return None
 
     def free_branch(self, line: Line) -> int:
         """A number that no branch of these steps has."""
-        return 1 + max((each.point.branch for each in self.steps if each.saving.line == line), default=0)
+        return 1 + max((each.point.branch for each in self.steps if each.request.line == line), default=0)
 
 
 def _place_of(parent: StepRef | None) -> Position:
@@ -526,23 +526,25 @@ def name_taken(line: Line) -> ConflictError:
 
 
 def _child(
-    held: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
+    loaded: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
 ) -> LoadedState:
     """The state after an edit of another; packed, if that is at hand."""
-    if held is None:
-        held = LoadedState(EMPTY, 0, known=({}, ()))
-    child = LoadedState(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
-    touched = held.touched
+    if loaded is None:
+        loaded = LoadedState(EMPTY, 0, known=({}, ()))
+    child = LoadedState(
+        loaded.root, loaded.form, (*loaded.tail, (origin, edit)), loaded.tail_weight + size, fresh=loaded.fresh
+    )
+    touched = loaded.touched
     if touched is not None:
-        child.recent, child.touched = held.recent, touched.copy()
+        child.recent, child.touched = loaded.recent, touched.copy()
         touch(child.touched, origin, edit)
     if packed is not None:
         # About what it was, and what was added; it is weighed anew when it is folded.
         child.known = (packed, ())
-        child.known_weight = held.known_weight + size if held.known_weight else weigh(packed)
-    elif held.known is not None:
-        base, since = held.known
-        child.known, child.known_weight = (base, (*since, edit)), held.known_weight
+        child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
+    elif loaded.known is not None:
+        base, since = loaded.known
+        child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
     return child
 
 
@@ -554,14 +556,14 @@ def touch(touched: dict[bytes, tuple[WrittenBy, Operation | None]], origin: Writ
         touched[key] = origin, operation
 
 
-def _folded(held: LoadedState, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> LoadedState:
+def _folded(loaded: LoadedState, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> LoadedState:
     """The same state, folded."""
-    known = held.known
-    if known is not None and len(known[1]) >= len(held.tail):
+    known = loaded.known
+    if known is not None and len(known[1]) >= len(loaded.tail):
         known = None  # applying so many changes would cost more than reading the nodes
     folded = LoadedState(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)
-    if held.touched is not None:
+    if loaded.touched is not None:
         folded.touched = {}
-        if len(held.touched) <= _RECENT:
-            folded.recent = held.touched
+        if len(loaded.touched) <= _RECENT:
+            folded.recent = loaded.touched
     return folded

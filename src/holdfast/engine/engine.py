@@ -54,11 +54,11 @@ class BackgroundWorker(Protocol):
 class Engine:
     """Provides the operations on the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self.ground = ground
-        self.lines = LineIndex(ground)
-        self.states = StateLoader(ground.backend, ground.cache, ground.max_bytes)
-        self.heads = StepInfoReader(ground)
+    def __init__(self, context: EngineContext) -> None:
+        self.ground = context
+        self.lines = LineIndex(context)
+        self.states = StateLoader(context.backend, context.cache, context.max_bytes)
+        self.heads = StepInfoReader(context)
         self.hooks: Interceptor | None = None
         """Set when the first hook is registered."""
         self.workers: list[BackgroundWorker] = []

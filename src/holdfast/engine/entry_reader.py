@@ -57,70 +57,70 @@ class EntryReader:
         self._cache = cache
         self._indexes = _Indexes()
 
-    async def origin(self, line: Line, held: LoadedState, key: bytes) -> WrittenBy | None:
+    async def origin(self, line: Line, loaded: LoadedState, key: bytes) -> WrittenBy | None:
         """The step that wrote a packed key last; None if the state has no such key. The value is not read."""
-        change = touched(held).get(key)
+        change = touched(loaded).get(key)
         if change is not None:
             return None if change[1] is None else change[0]
-        found = await self._stored(line, held, key)
+        found = await self._stored(line, loaded, key)
         return None if found is None else found.origin
 
-    async def find(self, line: Line, held: LoadedState, key: bytes) -> FoundEntry | None:
+    async def find(self, line: Line, loaded: LoadedState, key: bytes) -> FoundEntry | None:
         """What a packed key holds in a state; None if it has no such key."""
-        change = touched(held).get(key)
+        change = touched(loaded).get(key)
         if change is None:
-            found = await self._stored(line, held, key)
-            return None if found is None else await self._whole(line, held, *found)
+            found = await self._stored(line, loaded, key)
+            return None if found is None else await self._whole(line, loaded, *found)
         origin, operation = change
         if operation is None:
             return None
         if isinstance(operation, Set):
-            return await self._whole(line, held, key, operation.value, origin)
-        return await self._drafted(line, held, key)
+            return await self._whole(line, loaded, key, operation.value, origin)
+        return await self._drafted(line, loaded, key)
 
-    async def find_rare(self, line: Line, held: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:
+    async def find_rare(self, line: Line, loaded: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:
         """The same, for a key that sorts before a place where most states have none at all: those are not searched."""
-        root = held.root.child
-        if root is not None and key not in touched(held):
+        root = loaded.root.child
+        if root is not None and key not in touched(loaded):
             name = ("before", line, root.id, end)
             count: int | None = self._cache.get(name)
             if count is None:
-                count = root.size - await self._states.nodes(line, held, node_lookup.count(held.root, end))
+                count = root.size - await self._states.nodes(line, loaded, node_lookup.count(loaded.root, end))
                 self._cache.put(name, count, _WEIGHT)
             if not count:
                 return None
-        return await self.find(line, held, key)
+        return await self.find(line, loaded, key)
 
-    async def count(self, line: Line, held: LoadedState, start: bytes) -> int:
+    async def count(self, line: Line, loaded: LoadedState, start: bytes) -> int:
         """How many keys a state has from a place in their order on."""
-        total = await self._states.nodes(line, held, node_lookup.count(held.root, start))
-        for key, (_, operation) in touched(held).items():
+        total = await self._states.nodes(line, loaded, node_lookup.count(loaded.root, start))
+        for key, (_, operation) in touched(loaded).items():
             if sort_key(key) >= start:
-                total += (operation is not None) - (await self._stored(line, held, key) is not None)
+                total += (operation is not None) - (await self._stored(line, loaded, key) is not None)
         return total
 
     async def page(
-        self, line: Line, held: LoadedState, start: bytes, stop: bytes | None, limit: int | None
+        self, line: Line, loaded: LoadedState, start: bytes, stop: bytes | None, limit: int | None
     ) -> list[FoundEntry]:
         """Entries in order of their keys, from one place in that order to before another, at most so many."""
-        keys = await self.keys(line, held, start, stop, limit)
+        keys = await self.keys(line, loaded, start, stop, limit)
         found = []
         for key, slot in keys.items():
             if slot is None:
-                entry = await self.find(line, held, key)
+                entry = await self.find(line, loaded, key)
             else:
-                entry = await self._whole(line, held, key, slot.slot, slot.origin)
+                entry = await self._whole(line, loaded, key, slot.slot, slot.origin)
             if entry is not None:
                 found.append(entry)
         return found
 
     async def keys(
-        self, line: Line, held: LoadedState, start: bytes, stop: bytes | None, limit: int | None
+        self, line: Line, loaded: LoadedState, start: bytes, stop: bytes | None, limit: int | None
     ) -> dict[bytes, node_lookup.StoredEntry | None]:
         """The same, without values but those that are at hand."""
         changed = {
             key: operation is not None
-            for key, (_, operation) in touched(held).items()
+            for key, (_, operation) in touched(loaded).items()
             if sort_key(key) >= start and (stop is None or sort_key(key) < stop)
         }
         gone = sum(not there for there in changed.values())
@@ -130,7 +130,7 @@ class EntryReader:
                 return True
             return limit is not None and len(found) >= limit + gone
 
-        stored = await self._states.nodes(line, held, node_lookup.entries(held.root, start, enough))
+        stored = await self._states.nodes(line, loaded, node_lookup.entries(loaded.root, start, enough))
         found: dict[bytes, node_lookup.StoredEntry | None] = {
             each.key: each for each in stored if each.key not in changed and (stop is None or sort_key(each.key) < stop)
         }
@@ -141,60 +141,62 @@ class EntryReader:
                 found[key] = None
         return {key: found[key] for key in islice(sorted(found, key=sort_key), limit)}
 
-    async def _stored(self, line: Line, held: LoadedState, key: bytes) -> node_lookup.StoredEntry | None:
+    async def _stored(self, line: Line, loaded: LoadedState, key: bytes) -> node_lookup.StoredEntry | None:
         """What a key holds in the folded state."""
-        if held.root.child is None:
+        if loaded.root.child is None:
             return None
-        recent = held.recent.get(key)
+        recent = loaded.recent.get(key)
         if recent is not None:
             origin, operation = recent
             if operation is None:
                 return None
             if isinstance(operation, Set):
                 return node_lookup.StoredEntry(key, operation.value, origin)
-        name = ("entry", line, held.root.child.id, key)
+        name = ("entry", line, loaded.root.child.id, key)
         known: node_lookup.StoredEntry | _Nothing | None = self._cache.get(name)
         if known is None:
-            known = await self._states.nodes(line, held, node_lookup.find(held.root, key, self._indexes)) or _NOTHING
+            known = (
+                await self._states.nodes(line, loaded, node_lookup.find(loaded.root, key, self._indexes)) or _NOTHING
+            )
             weight = (
                 len(known.slot) if isinstance(known, node_lookup.StoredEntry) and isinstance(known.slot, bytes) else 0
             )
             self._cache.put(name, known, weight + _WEIGHT)
         return known if isinstance(known, node_lookup.StoredEntry) else None
 
-    async def _drafted(self, line: Line, held: LoadedState, key: bytes) -> FoundEntry | None:
+    async def _drafted(self, line: Line, loaded: LoadedState, key: bytes) -> FoundEntry | None:
         """An entry that steps since the folded state changed in part."""
         ws = Workspace()
-        steps = [(origin, only) for origin, edit in held.tail if (only := _only(edit, key)) is not None]
+        steps = [(origin, only) for origin, edit in loaded.tail if (only := _only(edit, key)) is not None]
 
         async def drafted(load: LoadLarge) -> tuple[Draft, WrittenBy] | None:
-            state = await self._states.nodes(line, held, draft(ws, held.root, steps, load))
-            return await self._states.nodes(line, held, draft_reader.one(ws, state, key))
+            state = await self._states.nodes(line, loaded, draft(ws, loaded.root, steps, load))
+            return await self._states.nodes(line, loaded, draft_reader.one(ws, state, key))
 
-        found = await self._states.with_large(line, held, drafted)
+        found = await self._states.with_large(line, loaded, drafted)
         if found is None:
             return None
-        packed = await self._states.nodes(line, held, draft_reader.whole(ws, found[0]))
+        packed = await self._states.nodes(line, loaded, draft_reader.whole(ws, found[0]))
         return FoundEntry(key, await self._resolved(line, packed), found[1])
 
-    async def _whole(self, line: Line, held: LoadedState, key: bytes, slot: Slot, origin: WrittenBy) -> FoundEntry:
+    async def _whole(self, line: Line, loaded: LoadedState, key: bytes, slot: Slot, origin: WrittenBy) -> FoundEntry:
         if isinstance(slot, bytes):
             return FoundEntry(key, await self._resolved(line, slot) if is_pointer(slot) else slot, origin)
-        packed = await self._states.nodes(line, held, draft_reader.whole(Workspace(), slot))
+        packed = await self._states.nodes(line, loaded, draft_reader.whole(Workspace(), slot))
         return FoundEntry(key, await self._resolved(line, packed), origin)
 
     async def _resolved(self, line: Line, packed: Packed) -> Packed:
         return (await self._states.resolved(line, {b"": packed}))[b""]
 
 
-def touched(held: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:
+def touched(loaded: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:
     """The keys that were put or removed since the folded state."""
-    found = held.touched
+    found = loaded.touched
     if found is None:
         found = {}
-        for origin, edit in held.tail:
+        for origin, edit in loaded.tail:
             touch(found, origin, edit)
-        held.touched = found  # once it is whole: other threads have the same state in hand
+        loaded.touched = found  # once it is whole: other threads have the same state in hand
     return found
 
 

@@ -22,14 +22,14 @@ class Lease:
     no harm.
     """
 
-    def __init__(self, ground: EngineContext, line: Line, what: str, life: float | None = None) -> None:
+    def __init__(self, context: EngineContext, line: Line, what: str, life: float | None = None) -> None:
         """A lease of a line; of what belongs to none, where the line's name is empty. All who want it agree on `life`,
         how many seconds it holds without a sign of life."""
-        self._ground = ground
+        self._context = context
         self._line = line
         self._what = what
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        self._row = Row((*line, "lease", what, ""), (secrets.token_hex(8), ground.clock()))
+        self._row = Row((*line, "lease", what, ""), (secrets.token_hex(8), context.clock()))
 
     def condition(self) -> Change:
         """The condition that it is still held."""
@@ -42,37 +42,37 @@ class Lease:
     async def take(self) -> None:
         """Have it. `ConflictError` if another has."""
         key, (_, now) = self._row.key, self._row.columns
-        (old,) = await self._ground.backend.read([Get(REFS, [key])])
+        (old,) = await self._context.backend.read([Get(REFS, [key])])
         # Either way: clocks of two machines differ a little, and one that was set back shows a time that is to come.
         if old and abs(int(now) - int(old[0].columns[1])) < self._life:
             raise self._taken()
         expected = old[0].columns if old else None
-        if await self._ground.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
+        if await self._context.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
             raise self._taken()
 
     async def show_life(self) -> None:
         """Let others know, from time to time, that its holder lives. `ConflictError` if one did not believe it."""
-        now = self._ground.clock()
+        now = self._context.clock()
         if abs(now - int(self._row.columns[1])) > self._life // 4:
             await self.confirm()
 
     async def confirm(self) -> None:
         """Let others know now. `ConflictError` if it is another's."""
         token, _ = self._row.columns
-        fresh = Row(self._row.key, (token, self._ground.clock()))
-        if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
+        fresh = Row(self._row.key, (token, self._context.clock()))
+        if await self._context.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
             # An earlier sign, whose answer was lost, may have been made after all.
-            (found,) = await self._ground.backend.read([Get(REFS, [self._row.key])])
+            (found,) = await self._context.backend.read([Get(REFS, [self._row.key])])
             if not found or found[0].columns[0] != token:
                 raise self._taken()
             self._row = found[0]
-            if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
+            if await self._context.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
                 raise self._taken()
         self._row = fresh
 
     async def is_held(self) -> bool:
         """Whether nobody took it over."""
-        return await self._ground.backend.apply([self.condition()]) is None
+        return await self._context.backend.apply([self.condition()]) is None
 
     async def give_back(self) -> None:
         """Let others have it, if it is held: whoever was interrupted while taking it may not know.
@@ -81,12 +81,12 @@ class Lease:
         """
         batch = [self.condition(), self.end()]
         try:
-            await self._ground.backend.apply(batch)
+            await self._context.backend.apply(batch)
         except (Exception, GeneratorExit):
             raise
         except BaseException:
             with suppress(Exception):  # the interruption is what the caller must see
-                await self._ground.backend.apply(batch)
+                await self._context.backend.apply(batch)
             raise
 
     def _taken(self) -> ConflictError:

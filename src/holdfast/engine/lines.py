@@ -84,24 +84,24 @@ class LineSummary(NamedTuple):
 class LineIndex:
     """Finds lines, steps and branches in a store."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self._ground = ground
-        self._backend = ground.backend
-        self._can_index = ground.backend.capabilities.words
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._backend = context.backend
+        self._can_index = context.backend.capabilities.words
         self.indexed: frozenset[str] = frozenset()
         """The tenants that are known to have an index of words."""
 
     # Lines ----------------------------------------------------------------------------------------------------
 
-    async def memo(self, line: Line) -> LineTip | None:
+    async def tip(self, line: Line) -> LineTip | None:
         """What is remembered of a line, or else what the store says; None if there is no such line."""
         known = self.known(line)
         return await self.look(line) if known is None else known
 
     def known(self, line: Line) -> LineTip | None:
         """What is remembered of a line."""
-        memo: LineTip | None = self._ground.cache.get(("line", line))
-        return memo
+        tip: LineTip | None = self._context.cache.get(("line", line))
+        return tip
 
     async def look(self, line: Line) -> LineTip | None:
         """What the store says of a line."""
@@ -117,14 +117,14 @@ class LineIndex:
         if marks:
             self.note_index(line.tenant, bool(marks[0]))
         if not lines:
-            self._ground.cache.drop(("line", line))
+            self._context.cache.drop(("line", line))
             return None
         latest = StepRef.of(newest[0]) if newest else None
-        memo = LineTip(
+        tip = LineTip(
             info_of(lines[0]), latest, not branches and [row.key for row in newest] == [row.key for row in head]
         )
-        self.remember(line, memo)
-        return memo
+        self.remember(line, tip)
+        return tip
 
     async def fresh(self, line: Line) -> LineTip | None:
         """The same, for a line without branches: where it is remembered, only asks whether anything has come since."""
@@ -144,14 +144,14 @@ class LineIndex:
 
     async def info(self, line: Line) -> LineInfo:
         """What the store says of a line that must be there."""
-        memo = await self.look(line)
-        if memo is None:
+        tip = await self.look(line)
+        if tip is None:
             raise no_line(line)
-        return memo.info
+        return tip.info
 
-    def remember(self, line: Line, memo: LineTip) -> None:
+    def remember(self, line: Line, tip: LineTip) -> None:
         """Keep in mind how a line is. Every change of the line is made on condition that it still is."""
-        self._ground.cache.put(("line", line), memo, _POINT_WEIGHT)
+        self._context.cache.put(("line", line), tip, _POINT_WEIGHT)
 
     def appended(self, line: Line, info: LineInfo, point: StepRef, parent: StepRef | None) -> None:
         """Keep in mind that a step was just appended."""
@@ -165,7 +165,7 @@ class LineIndex:
 
     def new_info(self) -> LineInfo:
         """For a line that is about to be made. The version tells it from others that had its name."""
-        return LineInfo(self._ground.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
+        return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
 
     def unchanged(self, line: Line, info: LineInfo) -> Change:
         """The condition that a line is as it was."""
@@ -187,7 +187,7 @@ class LineIndex:
             conditions = await require_no_hold(self._backend, lines)
             if await self._backend.apply([*conditions, *gone]) is None:
                 break
-        self._ground.cache.forget(*lines)
+        self._context.cache.forget(*lines)
         return any(each.columns is not None for each in conditions[: len(set(lines))])
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
@@ -516,17 +516,17 @@ class LineIndex:
             at = now
             others = await self.check_free(line, name)
             number = others[-1].branch + 1 if others else 1
-            branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
+            branch = Branch(number, at.branch, at.seq + 1, self._context.clock(), name)
             changes = [*self.renewed(line, info), self.there(line, at), Create(BRANCHES, branch.row(line))]
             if await self._backend.apply(changes) is None:
-                self._ground.cache.drop(("line", line))
+                self._context.cache.drop(("line", line))
                 return branch
 
     # Names and tags -------------------------------------------------------------------------------------------
 
     async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
-        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._ground.clock()))
+        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._context.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
         while True:
             # As a new version: whoever prunes meanwhile has to choose again, knowing of it.
@@ -534,7 +534,7 @@ class LineIndex:
             conditions = [*self.renewed(line, info), self.there(line, await self.find(line, id))]
             failed = await self._backend.apply([*conditions, change])
             if failed is None:
-                self._ground.cache.drop(("line", line))
+                self._context.cache.drop(("line", line))
                 return
             if failed == len(conditions):
                 owners = [owner for _, owner in await self.refs(line, kind, name)]

@@ -25,8 +25,8 @@ class PendingWriteRow(NamedTuple):
 class PendingWrites:
     """Keeps pending writes by the id of the step that they follow, which may not be there yet."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
-        self._ground = ground
+    def __init__(self, context: EngineContext, lines: LineIndex) -> None:
+        self._context = context
         self._lines = lines
 
     async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
@@ -36,12 +36,12 @@ class PendingWrites:
             row = write_row(line, step, write)
             rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
         while True:
-            memo = await self._lines.memo(line)
-            if memo is None:
+            tip = await self._lines.tip(line)
+            if tip is None:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
-                first = self._lines.unchanged(line, memo.info)
-            if await self._ground.backend.apply([first, *rows]) is None:
+                first = self._lines.unchanged(line, tip.info)
+            if await self._context.backend.apply([first, *rows]) is None:
                 return
             await self._lines.look(line)
 
@@ -51,7 +51,7 @@ class PendingWrites:
 
     async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
         """The same for several steps."""
-        found = await self._ground.backend.read([self.query(line, step) for step in steps])
+        found = await self._context.backend.read([self.query(line, step) for step in steps])
         return [self.opened(line, step, rows) for step, rows in zip(steps, found, strict=True)]
 
     def query(self, line: Line, step: str) -> Query:
@@ -65,7 +65,7 @@ class PendingWrites:
     def _open(self, line: Line, step: str, row: Row) -> PendingWriteRow:
         _, _, _, task, place = row.key
         path, channel = map(str, row.columns)
-        packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
+        packed = open_write(line, step, channel, row.body, self._context.max_bytes)
         return PendingWriteRow(path, str(task), int(place), channel, packed)
 
 

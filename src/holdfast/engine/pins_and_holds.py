@@ -50,9 +50,9 @@ class Hold(NamedTuple):
 class PinsAndHolds:
     """Sets, removes and lists pins and holds."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
-        self._ground = ground
-        self._backend = ground.backend
+    def __init__(self, context: EngineContext, lines: LineIndex) -> None:
+        self._context = context
+        self._backend = context.backend
         self._lines = lines
 
     async def pin(self, line: Line, id: str, reason: str) -> None:
@@ -60,7 +60,7 @@ class PinsAndHolds:
         while True:
             info = await self._lines.info(line)
             point = await self._lines.find(line, id)
-            row = Row((*line, PIN, reason, point.id), (point.id, self._ground.clock()))
+            row = Row((*line, PIN, reason, point.id), (point.id, self._context.clock()))
             changes = [*self._lines.renewed(line, info), self._lines.there(line, point), Put(REFS, row)]
             if await self._backend.apply(changes) is None:
                 return
@@ -78,7 +78,7 @@ class PinsAndHolds:
 
     async def hold(self, line: Line, reason: str) -> None:
         """Have a thread stay as it is, but for what is added to it."""
-        row = Row((*line, HOLD, reason, ""), ("", self._ground.clock()))
+        row = Row((*line, HOLD, reason, ""), ("", self._context.clock()))
         while True:
             info = await self._lines.info(line)
             if await self._backend.apply([*self._lines.renewed(line, info), Put(REFS, row)]) is None:

@@ -48,7 +48,7 @@ class StepWriter:
 
     def __init__(
         self,
-        ground: EngineContext,
+        context: EngineContext,
         lines: LineIndex,
         states: StateLoader,
         heads: StepInfoReader,
@@ -56,7 +56,7 @@ class StepWriter:
         projector: Projector,
         indexer: TextIndexer,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._lines = lines
         self._states = states
         self._heads = heads
@@ -66,12 +66,12 @@ class StepWriter:
         self.around: Around | None = None
         """Stands around all saving, where somebody wants to know of it, or to change it: hooks do."""
 
-    async def save(self, *savings: AppendRequest) -> list[StepInfo]:
+    async def save(self, *requests: AppendRequest) -> list[StepInfo]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
-        return await (self._save(*savings) if self.around is None else self.around(self._save, savings))
+        return await (self._save(*requests) if self.around is None else self.around(self._save, requests))
 
-    async def _save(self, *savings: AppendRequest) -> list[StepInfo]:
-        named = [(saving.line, saving.id) for saving in savings if saving.id]
+    async def _save(self, *requests: AppendRequest) -> list[StepInfo]:
+        named = [(request.line, request.id) for request in requests if request.id]
         if len(set(named)) < len(named):
             raise InvalidError(
                 "two checkpoints that are saved together have one id", hint="Save them one after the other"
@@ -79,61 +79,61 @@ class StepWriter:
         swept = 0
         while True:
             taken = None
-            for saving in savings:
-                taken = await self._lines.existing(saving.line, saving.id, saving.parent) if saving.id else None
+            for request in requests:
+                taken = await self._lines.existing(request.line, request.id, request.parent) if request.id else None
                 if taken is not None:
                     break
             if taken is None:
                 try:
-                    return await self._appender.append(*savings)
+                    return await self._appender.append(*requests)
                 except IdTaken:
                     continue
-            if len(savings) > 1:
+            if len(requests) > 1:
                 raise ConflictError(
                     f"checkpoint {StepRef.of(taken).id} exists already, and cannot be saved again together with others",
                     where=f"thread {Line(*map(str, taken.key[:2]))}",
                     hint="Save it alone, or under another id",
                 )
             try:
-                again = await self._save_again(savings[0], self._open(savings[0].line, taken))
+                again = await self._save_again(requests[0], self._open(requests[0].line, taken))
             except MissingNode:
                 # The line was rewritten meanwhile; if that is not it, it will not help to look again.
                 swept += 1
                 if swept > PATIENCE:
                     raise
-                self._ground.cache.clear()
+                self._context.cache.clear()
                 continue
             except CorruptError:
-                (there,) = await self._ground.backend.read([Get(STEPS, [taken.key])])
+                (there,) = await self._context.backend.read([Get(STEPS, [taken.key])])
                 if there:
                     raise
                 continue  # it was deleted meanwhile
             if again is not None:
                 return [again]
 
-    async def _save_again(self, saving: AppendRequest, old: _Old) -> StepInfo | None:
+    async def _save_again(self, request: AppendRequest, old: _Old) -> StepInfo | None:
         """The step that now has the id; None if the line changed meanwhile."""
-        line, header = saving.line, old.step.header
+        line, header = request.line, old.step.header
         if header.parents[1:]:
-            saving = replace(saving, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
-        await self._check_parent(saving, old)
+            request = replace(request, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
+        await self._check_parent(request, old)
         info = await self._lines.info(line)
-        riders = await self._appender.riders(saving, saving.id)
-        if await self._is_same(saving, old):
-            if riders and await self._ground.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
+        riders = await self._appender.riders(request, request.id)
+        if await self._is_same(request, old):
+            if riders and await self._context.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
                 return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
         parent = await self._parent(line, old)
-        held = None if parent is None else await self._states.hold(line, parent)
-        if held is not None and held.form not in (0, info.form):
+        loaded = None if parent is None else await self._states.hold(line, parent)
+        if loaded is not None and loaded.form not in (0, info.form):
             raise MissingNode("a line was rewritten")
         fresh = info._replace(version=info.version + 1)
         moving = _Moving(line, fresh, await self._lines.branches(line))
-        saving = replace(saving, time=saving.time or old.point.time, riders=lambda _: riders)
+        request = replace(request, time=request.time or old.point.time, riders=lambda _: riders)
         number = moving.new_branch()
         first = await self._appender.prepare(
-            saving, fresh, parent, held, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
+            request, fresh, parent, loaded, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
         )
         moving.done.append(first)
         moving.take_over_name(old.point.branch, first)
@@ -146,7 +146,7 @@ class StepWriter:
             changes += rows.changes
         if self._indexer.on:
             changes += await self._indexer.rows(line, moving.made())
-        if await self._ground.backend.apply(changes) is not None:
+        if await self._context.backend.apply(changes) is not None:
             self._projector.forget(line)
             return None
         for each in moving.done:
@@ -159,42 +159,42 @@ class StepWriter:
         """The step that another one follows, unless that was pruned."""
         if not old.step.header.parents:
             return None
-        (rows,) = await self._ground.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
+        (rows,) = await self._context.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
         return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
-    async def _check_parent(self, saving: AppendRequest, old: _Old) -> None:
-        if saving.parent is None:
+    async def _check_parent(self, request: AppendRequest, old: _Old) -> None:
+        if request.parent is None:
             return
-        if isinstance(saving.parent, OnBranch):
+        if isinstance(request.parent, OnBranch):
             # Its head may be the very step by now.
-            if await self._lines.branch(saving.line, saving.parent.name) == old.point.branch:
+            if await self._lines.branch(request.line, request.parent.name) == old.point.branch:
                 return
         commit = None
-        if not isinstance(saving.parent, Root):
-            pruned = bool(old.step.header.parents) and await self._parent(saving.line, old) is None
-            if pruned and isinstance(saving.parent, str):
-                if await self._lines.existing(saving.line, saving.parent, ROOT) is None:
+        if not isinstance(request.parent, Root):
+            pruned = bool(old.step.header.parents) and await self._parent(request.line, old) is None
+            if pruned and isinstance(request.parent, str):
+                if await self._lines.existing(request.line, request.parent, ROOT) is None:
                     return  # it may well be the one that was pruned
-            commit = (await self._lines.find(saving.line, saving.parent)).hash
+            commit = (await self._lines.find(request.line, request.parent)).hash
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):
             raise ConflictError(
-                f"checkpoint {saving.id} is there already, and follows another one",
-                where=f"thread {saving.line}",
+                f"checkpoint {request.id} is there already, and follows another one",
+                where=f"thread {request.line}",
                 hint="Save under another id, or name the parent that it has",
             )
 
-    async def _is_same(self, saving: AppendRequest, old: _Old) -> bool:
+    async def _is_same(self, request: AppendRequest, old: _Old) -> bool:
         header = old.step.header
-        if (header.metadata, header.kind, header.stamp) != (saving.metadata, saving.kind, saving.stamp):
+        if (header.metadata, header.kind, header.stamp) != (request.metadata, request.kind, request.stamp):
             return False
-        state = saving.state
+        state = request.state
         if not isinstance(state, dict):
-            parent = await self._lines.find(saving.line, Position(*header.parents[0][:2])) if header.parents else None
-            held = None if parent is None else await self._states.hold(saving.line, parent)
-            edit, _ = set_aside(await state(parent, held))
+            parent = await self._lines.find(request.line, Position(*header.parents[0][:2])) if header.parents else None
+            loaded = None if parent is None else await self._states.hold(request.line, parent)
+            edit, _ = set_aside(await state(parent, loaded))
             return edit == old.step.edit
-        return diff_maps(await self._states.packed(saving.line, old.point), state) == EditMap()
+        return diff_maps(await self._states.packed(request.line, old.point), state) == EditMap()
 
     async def _move_children(self, moving: _Moving, old: _Old, new: PreparedStep) -> None:
         """Set all that followed the old step upon the new one."""
@@ -223,7 +223,7 @@ class StepWriter:
         state: PackedMap | Edit = _same(old.step.edit)
         if changed:
             state = await self._states.values(moving.line, old.point)
-        saving = AppendRequest(
+        request = AppendRequest(
             moving.line,
             state,
             id=header.id,
@@ -237,10 +237,10 @@ class StepWriter:
         )
         place = None if new_branch is None else Position(new_branch, 0)
         moved = await self._appender.prepare(
-            saving,
+            request,
             moving.info,
             onto.point,
-            onto.held,
+            onto.loaded,
             (),
             place,
             new_branch=place is not None,
@@ -252,7 +252,7 @@ class StepWriter:
     async def _step(self, moving: _Moving, place: Position) -> _Old | None:
         """The step at a place, if it is the last revision of its id. Where there is none, there must stay none."""
         line = moving.line
-        (rows,) = await self._ground.backend.read([Scan(STEPS, (*line, *place))])
+        (rows,) = await self._context.backend.read([Scan(STEPS, (*line, *place))])
         if not rows:
             moving.ends.append(Expect(STEPS, (*line, *place), None))
             return None
@@ -262,7 +262,7 @@ class StepWriter:
         return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
 
     def _open(self, line: Line, row: Row) -> _Old:
-        return _Old(StepRef.of(row), open_step(line, row, self._ground.max_bytes))
+        return _Old(StepRef.of(row), open_step(line, row, self._context.max_bytes))
 
 
 class _Moving:
@@ -310,8 +310,8 @@ class _Moving:
 
 
 def _same(edit: EditMap) -> Edit:
-    async def unchanged(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-        del parent, held  # the state before the step is what it was
+    async def unchanged(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+        del parent, loaded  # the state before the step is what it was
         return edit
 
     return unchanged

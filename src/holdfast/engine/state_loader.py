@@ -106,15 +106,15 @@ class StateLoader:
 
     async def hold(self, line: Line, point: StepRef) -> LoadedState:
         """The state at a step, as far as it can be had without reading nodes."""
-        held: LoadedState | None = self._cache.get((line, point.hash))
-        if held is None or len(held.tail) != point.tail:  # pruning may have changed what it is made of
-            held = await self.load(line, point)
-            self.keep(line, point.hash, held)
-        return held
+        loaded: LoadedState | None = self._cache.get((line, point.hash))
+        if loaded is None or len(loaded.tail) != point.tail:  # pruning may have changed what it is made of
+            loaded = await self.load(line, point)
+            self.keep(line, point.hash, loaded)
+        return loaded
 
-    def keep(self, line: Line, commit: bytes, held: LoadedState) -> None:
+    def keep(self, line: Line, commit: bytes, loaded: LoadedState) -> None:
         """Remember the state at a commit."""
-        self._cache.put((line, commit), held, held.weight)
+        self._cache.put((line, commit), loaded, loaded.weight)
 
     def forget(self, line: Line, commit: bytes) -> None:
         """Read the state at a commit anew next time."""
@@ -128,12 +128,12 @@ class StateLoader:
     def demote(self, line: Line, commit: bytes) -> None:
         """A state that has a successor is not needed much longer; and the one before it no more, unless it is at hand
         whole: keeping all of them would cost more, in collecting garbage, than reading one again."""
-        held: LoadedState | None = self._cache.demote((line, commit))
-        if held is None:
+        loaded: LoadedState | None = self._cache.demote((line, commit))
+        if loaded is None:
             return
-        held.touched = None  # a large dict, that is soon made again
-        if held.head is not None and held.head.header.parents and (held.known is None or held.known[1]):
-            self._cache.drop((line, held.head.header.parents[0].commit))
+        loaded.touched = None  # a large dict, that is soon made again
+        if loaded.head is not None and loaded.head.header.parents and (loaded.known is None or loaded.known[1]):
+            self._cache.drop((line, loaded.head.header.parents[0].commit))
 
     async def load(self, line: Line, point: StepRef) -> LoadedState:
         """The same, read anew."""
@@ -149,9 +149,9 @@ class StateLoader:
             found = await self._backend.read(queries)
             if count and not steps:
                 stands_on = int(found[1][0].columns[0]) if on_this_branch and found[1] else 0
-                held = self._extended(line, point, found[0], stands_on)
-                if held is not None:
-                    return held
+                loaded = self._extended(line, point, found[0], stands_on)
+                if loaded is not None:
+                    return loaded
             if count:
                 steps[:0] = self._chain(line, found[0], count, commit, point)
                 wanted -= count
@@ -181,17 +181,17 @@ class StateLoader:
         None if no state among the steps is remembered that stands upon the same folded one, in the same form.
         """
         for behind, row in enumerate(reversed(rows)):
-            held: LoadedState | None = self._cache.get((line, StepRef.of(row).hash)) if behind else None
-            if held is None:
+            loaded: LoadedState | None = self._cache.get((line, StepRef.of(row).hash)) if behind else None
+            if loaded is None:
                 continue
-            if len(held.tail) != point.tail - behind or held.form != form:
+            if len(loaded.tail) != point.tail - behind or loaded.form != form:
                 return None
             steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
             if steps[0][1].header.parents[0].commit != StepRef.of(row).hash:
                 return None
             more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
             weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
-            return LoadedState(held.root, form, (*held.tail, *more), held.tail_weight + weight)
+            return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight)
         return None
 
     def _chain(
@@ -215,46 +215,46 @@ class StateLoader:
 
     async def packed(self, line: Line, point: StepRef) -> PackedMap:
         """The state at a step, packed; large values may stand as pointers."""
-        held = await self._whole_held(line, point)
-        assert held.known is not None  # noqa: S101 - that is what makes it whole
-        return held.known[0]
+        loaded = await self._whole_held(line, point)
+        assert loaded.known is not None  # noqa: S101 - that is what makes it whole
+        return loaded.known[0]
 
     async def values(self, line: Line, point: StepRef) -> PackedMap:
         """The state at a step, packed, with every large value in its place."""
-        held = await self._whole_held(line, point)
-        assert held.known is not None  # noqa: S101
-        packed = held.known[0]
-        if held.pointers is None:
-            held.pointers = frozenset(pointers_in(packed))
-        return await self._resolved(line, packed, held.pointers) if held.pointers else packed
+        loaded = await self._whole_held(line, point)
+        assert loaded.known is not None  # noqa: S101
+        packed = loaded.known[0]
+        if loaded.pointers is None:
+            loaded.pointers = frozenset(pointers_in(packed))
+        return await self._resolved(line, packed, loaded.pointers) if loaded.pointers else packed
 
     async def _whole_held(self, line: Line, point: StepRef) -> LoadedState:
-        held = await self.hold(line, point)
-        if held.known is not None and not held.known[1]:
-            return held
+        loaded = await self.hold(line, point)
+        if loaded.known is not None and not loaded.known[1]:
+            return loaded
         try:
-            whole = await self.whole(line, held)
+            whole = await self.whole(line, loaded)
         except MissingNode as missing:
-            held = await self._reload(line, point, held, missing)
-            whole = await self.whole(line, held)
-        held = replace(held, known=(whole, ()), known_weight=weigh(whole), pointers=None)
-        self.keep(line, point.hash, held)
-        return held
+            loaded = await self._reload(line, point, loaded, missing)
+            whole = await self.whole(line, loaded)
+        loaded = replace(loaded, known=(whole, ()), known_weight=weigh(whole), pointers=None)
+        self.keep(line, point.hash, loaded)
+        return loaded
 
-    async def _reload(self, line: Line, point: StepRef, held: LoadedState, missing: MissingNode) -> LoadedState:
+    async def _reload(self, line: Line, point: StepRef, loaded: LoadedState, missing: MissingNode) -> LoadedState:
         """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
         again = await self.load(line, point)
-        if again.form == held.form:
+        if again.form == loaded.form:
             raise missing
         return again
 
-    async def whole(self, line: Line, held: LoadedState) -> PackedMap:
+    async def whole(self, line: Line, loaded: LoadedState) -> PackedMap:
         """A state that is at hand in part, packed; large values may stand as pointers."""
-        if held.known is None:
-            base = await self.nodes(line, held, fold.read(Workspace(), held.root))
-            since = tuple(edit for _, edit in held.tail)
+        if loaded.known is None:
+            base = await self.nodes(line, loaded, fold.read(Workspace(), loaded.root))
+            since = tuple(edit for _, edit in loaded.tail)
         else:
-            base, since = held.known
+            base, since = loaded.known
             if not since:
                 return base
 
@@ -264,7 +264,7 @@ class StateLoader:
                 state = apply_map(edit, state, load)
             return state
 
-        return await self.with_large(line, held, applied)
+        return await self.with_large(line, loaded, applied)
 
     async def series(self, line: Line, points: Sequence[StepRef]) -> list[PackedMap]:
         """The states at several steps, packed, with every large value in its place.
@@ -277,50 +277,50 @@ class StateLoader:
         for point in sorted(points, key=lambda point: point.depth, reverse=True):
             if point[:2] in found:
                 continue
-            held = await self.hold(line, point)
-            on_the_way = [origin for origin, _ in held.tail[:-1] if tuple(origin) in wanted]
+            loaded = await self.hold(line, point)
+            on_the_way = [origin for origin, _ in loaded.tail[:-1] if tuple(origin) in wanted]
             if not on_the_way:
                 found[point[:2]] = await self.values(line, point)
                 continue
-            found.update(await self._passed(line, point, held, wanted))
+            found.update(await self._passed(line, point, loaded, wanted))
         return [found[point[:2]] for point in points]
 
     async def _passed(
-        self, line: Line, point: StepRef, held: LoadedState, wanted: Set[tuple[int, int]]
+        self, line: Line, point: StepRef, loaded: LoadedState, wanted: Set[tuple[int, int]]
     ) -> dict[tuple[int, int], PackedMap]:
         """The wanted states among those from a folded one to a step."""
         try:
-            base = await self.whole(line, replace(held, tail=(), known=None))
+            base = await self.whole(line, replace(loaded, tail=(), known=None))
         except MissingNode as missing:
-            held = await self._reload(line, point, held, missing)
-            base = await self.whole(line, replace(held, tail=(), known=None))
+            loaded = await self._reload(line, point, loaded, missing)
+            base = await self.whole(line, replace(loaded, tail=(), known=None))
 
         async def applied(load: LoadLarge) -> dict[tuple[int, int], PackedMap]:
             state, passed = base, {}
-            for origin, edit in held.tail:
+            for origin, edit in loaded.tail:
                 state = apply_map(edit, state, load)
                 if tuple(origin) in wanted:
                     passed[origin.branch, origin.seq] = state
             return passed
 
-        passed = await self.with_large(line, held, applied)
+        passed = await self.with_large(line, loaded, applied)
         return {place: await self.resolved(line, state) for place, state in passed.items()}
 
-    async def fold(self, line: Line, held: LoadedState) -> tuple[Workspace, MapRoot]:
+    async def fold(self, line: Line, loaded: LoadedState) -> tuple[Workspace, MapRoot]:
         """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""
         ws = Workspace()
 
         async def folded(load: LoadLarge) -> MapRoot:
-            return await self.nodes(line, held, fold.fold(ws, held.root, held.tail, load))
+            return await self.nodes(line, loaded, fold.fold(ws, loaded.root, loaded.tail, load))
 
-        return ws, await self.with_large(line, held, folded)
+        return ws, await self.with_large(line, loaded, folded)
 
-    async def tree(self, line: Line, held: LoadedState) -> FoldedTree:
+    async def tree(self, line: Line, loaded: LoadedState) -> FoldedTree:
         """The state folded, with all that it is made of and not only what is new."""
-        ws, root = await self.fold(line, held)
-        held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
-        state = await self.nodes(line, held, fold.read(reader, root))
-        return FoldedTree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
+        ws, root = await self.fold(line, loaded)
+        loaded, reader = replace(loaded, fresh={**loaded.fresh, **ws.created}), Workspace()
+        state = await self.nodes(line, loaded, fold.read(reader, root))
+        return FoldedTree(root, await self._fetch(line, loaded, reader.ids), ws.objects, frozenset(pointers_in(state)))
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
         """A packed state with every large value in place of its pointer."""
@@ -333,27 +333,27 @@ class StateLoader:
 
     # Nodes and large values -----------------------------------------------------------------------------------
 
-    async def nodes(self, line: Line, held: LoadedState, rounds: Rounds[T]) -> T:
+    async def nodes(self, line: Line, loaded: LoadedState, rounds: Rounds[T]) -> T:
         """What a computation over a state's nodes returns; it is sent those it asks for."""
         try:
             wanted = next(rounds)
             while True:
-                wanted = rounds.send(await self._fetch(line, held, wanted))
+                wanted = rounds.send(await self._fetch(line, loaded, wanted))
         except StopIteration as done:
             value: T = done.value
             return value
 
-    async def _fetch(self, line: Line, held: LoadedState, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
+    async def _fetch(self, line: Line, loaded: LoadedState, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
         found: dict[NodeId, bytes] = {}
         missing = []
         for id in ids:
-            node = held.fresh.get(id) or self._cache.get(id)
+            node = loaded.fresh.get(id) or self._cache.get(id)
             if node is None:
                 missing.append(id)
             else:
                 found[id] = node
         if missing:
-            (rows,) = await self._backend.read([Get(NODES, [(*line, held.form, id) for id in missing])])
+            (rows,) = await self._backend.read([Get(NODES, [(*line, loaded.form, id) for id in missing])])
             for row in rows:
                 id, node = open_node(line, row)
                 found[id] = node
@@ -378,12 +378,12 @@ class StateLoader:
                 self._cache.put(pointer, found[pointer], len(found[pointer]) + _OBJECT)
         return found
 
-    async def with_large(self, line: Line, held: LoadedState, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
+    async def with_large(self, line: Line, loaded: LoadedState, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
         """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
         at_hand: dict[bytes, bytes] = {}
 
         def load(pointer: bytes) -> bytes:
-            value = at_hand.get(pointer) or held.fresh.get(pointer)
+            value = at_hand.get(pointer) or loaded.fresh.get(pointer)
             if value is None:
                 raise _MissingLarge(pointer)
             return value

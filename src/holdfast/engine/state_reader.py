@@ -168,8 +168,8 @@ def change_parts(
     for path in removed:
         _plant(codec, tree, path, _REMOVE)
 
-    async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-        grower = _Grower(codec, StateReader(states, codec, line, parent, held), held)
+    async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+        grower = _Grower(codec, StateReader(states, codec, line, parent, loaded), loaded)
         return await grower.edit((), tree)
 
     return edit
@@ -214,10 +214,10 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
 class _Grower:
     """Makes an edit of a tree of changes, against the state that it is to change."""
 
-    def __init__(self, codec: Codec, state: StateReader, held: LoadedState | None) -> None:
+    def __init__(self, codec: Codec, state: StateReader, loaded: LoadedState | None) -> None:
         self._codec = codec
         self._state = state
-        self._held = held
+        self._loaded = loaded
 
     async def edit(self, path: tuple[Any, ...], tree: _Branching) -> EditMap:
         """The edit of the dict at a path."""
@@ -261,7 +261,7 @@ class _Grower:
 
     async def _is_dict(self, path: tuple[Any, ...], packed_key: bytes) -> bool:
         """Whether there is a dict; False if there is nothing, and an error if it is something else."""
-        found = _last_change(self._held, packed_key) if len(path) == 1 else None
+        found = _last_change(self._loaded, packed_key) if len(path) == 1 else None
         if found is None:
             found = await self._state.is_dict(path)
         if found is False:
@@ -282,9 +282,9 @@ class _Grower:
         return flatten(entries)
 
 
-def _last_change(held: LoadedState | None, channel: bytes) -> bool | None:
+def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:
     """What the newest unfolded change of a channel shows: whether it is a dict. None if it does not show."""
-    for _, edit in reversed(held.tail if held is not None else ()):
+    for _, edit in reversed(loaded.tail if loaded is not None else ()):
         if channel in edit.removed:
             return None
         for key, operation in edit.put:

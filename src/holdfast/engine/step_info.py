@@ -24,8 +24,8 @@ class StepInfo(NamedTuple):
 class StepInfoReader:
     """Describes steps."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self._ground = ground
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
 
     async def head(self, line: Line, point: StepRef) -> StepInfo:
         """The head of one step."""
@@ -34,16 +34,16 @@ class StepInfoReader:
     async def describe(self, line: Line, points: Sequence[StepRef], rows: Sequence[Row] = ()) -> list[StepInfo]:
         """The heads of steps. Rows with bodies, where at hand, are not read again."""
         if len(points) == 1:
-            held = self._ground.cache.get((line, points[0].hash))
-            if held is not None and held.head is not None:
-                return [held.head]
+            loaded = self._context.cache.get((line, points[0].hash))
+            if loaded is not None and loaded.head is not None:
+                return [loaded.head]
         known: dict[bytes, StepInfo] = {}
         missing: dict[bytes, StepRef] = {}
         for point in points:
-            held = self._ground.cache.get((line, point.hash))
-            head: StepInfo | None = None if held is None else held.head
+            loaded = self._context.cache.get((line, point.hash))
+            head: StepInfo | None = None if loaded is None else loaded.head
             if head is None:
-                head = self._ground.cache.get((line, point.hash, "head"))
+                head = self._context.cache.get((line, point.hash, "head"))
             if head is None:
                 missing[point.hash] = point
             else:
@@ -55,25 +55,25 @@ class StepInfoReader:
     def keep(self, line: Line, head: StepInfo) -> None:
         """Remember a step's head."""
         weight = 800 + len(head.header.metadata) + len(head.point.metadata)
-        self._ground.cache.put((line, head.point.hash, "head"), head, weight)
+        self._context.cache.put((line, head.point.hash, "head"), head, weight)
 
     async def _read(self, line: Line, missing: dict[bytes, StepRef], rows: Sequence[Row]) -> dict[bytes, StepInfo]:
         at_hand = {row.key: row for row in rows if row.body}
         wanted = [key for point in missing.values() if (key := (*line, *point[:2])) not in at_hand]
         if wanted:
-            (found,) = await self._ground.backend.read([Get(STEPS, wanted)])
+            (found,) = await self._context.backend.read([Get(STEPS, wanted)])
             at_hand.update((row.key, row) for row in found)
         headers = {}
         for commit, point in missing.items():
             row = at_hand.get((*line, *point[:2]))
             if row is None:
                 raise _gone(line)
-            headers[commit] = open_step(line, row, self._ground.max_bytes).header
+            headers[commit] = open_step(line, row, self._context.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
         ids = {row.key[2:]: StepRef.of(row).id for row in at_hand.values()}
         others = [(*line, *place) for place in parents if place not in ids]
         if others:
-            (found,) = await self._ground.backend.read([Get(STEPS, others)])
+            (found,) = await self._context.backend.read([Get(STEPS, others)])
             ids.update((row.key[2:], StepRef.of(row).id) for row in found)
         heads = {}
         for commit, header in headers.items():

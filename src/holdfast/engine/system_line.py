@@ -27,24 +27,24 @@ T = TypeVar("T")
 class SystemLineEntries:
     """What a ledger holds, as of one of its steps."""
 
-    def __init__(self, engine: Engine, line: Line, held: LoadedState | None) -> None:
+    def __init__(self, engine: Engine, line: Line, loaded: LoadedState | None) -> None:
         self._engine = engine
         self._line = line
-        self._held = held
+        self._loaded = loaded
 
     async def find(self, name: str) -> Any:
         """What is kept under a name; None if nothing is."""
-        if self._held is None:
+        if self._loaded is None:
             return None
-        entry = await self._engine.entries.find(self._line, self._held, pack_name(name))
+        entry = await self._engine.entries.find(self._line, self._loaded, pack_name(name))
         return None if entry is None else unpack(self._engine.ground.codec, entry.value)
 
     async def starting(self, prefix: str) -> dict[str, Any]:
         """All that is kept under names that start so, in the order of names, by what follows."""
-        if self._held is None:
+        if self._loaded is None:
             return {}
         start = sort_key(pack_name(prefix))
-        found = await self._engine.entries.page(self._line, self._held, start, start + b"\xff", None)
+        found = await self._engine.entries.page(self._line, self._loaded, start, start + b"\xff", None)
         codec = self._engine.ground.codec
         return {unpack_name(each.key)[len(prefix) :]: unpack(codec, each.value) for each in found}
 
@@ -78,9 +78,9 @@ class SystemLine:
             return await look(SystemLineEntries(self.engine, self.line, None))
 
         async def read(point: StepRef) -> T:
-            held = await self.engine.states.hold(self.line, point)
+            loaded = await self.engine.states.hold(self.line, point)
             try:
-                return await look(SystemLineEntries(self.engine, self.line, held))
+                return await look(SystemLineEntries(self.engine, self.line, loaded))
             except MissingNode:
                 self.engine.states.forget(self.line, point.hash)
                 raise
@@ -89,15 +89,15 @@ class SystemLine:
 
     async def look(self, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """What one sees who looks at it now."""
-        memo = await self.fresh()
-        return await self.seen(None if memo is None else memo.point, look)
+        tip = await self.fresh()
+        return await self.seen(None if tip is None else tip.point, look)
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
+    def unchanged(self, tip: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
-        if memo is None or memo.point is None:
-            return [Expect(LINES, tuple(self.line), None if memo is None else tuple(memo.info))]
-        after = (*self.line, memo.point.branch, memo.point.seq + 1)
-        return [Expect(LINES, tuple(self.line), tuple(memo.info)), Expect(STEPS, after, None)]
+        if tip is None or tip.point is None:
+            return [Expect(LINES, tuple(self.line), None if tip is None else tuple(tip.info))]
+        after = (*self.line, tip.point.branch, tip.point.seq + 1)
+        return [Expect(LINES, tuple(self.line), tuple(tip.info)), Expect(STEPS, after, None)]
 
     async def amend(self, kind: str, actor: str, work_out: WorkOut) -> StepInfo:
         """Change it. What to change is worked out anew against what is there at each attempt."""
@@ -110,9 +110,9 @@ class SystemLine:
         codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, trace_context.traced()
         said: list[Told] = []
 
-        async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001
+        async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:  # noqa: ARG001
             nonlocal said
-            amendment = await work_out(SystemLineEntries(self.engine, self.line, held))
+            amendment = await work_out(SystemLineEntries(self.engine, self.line, loaded))
             said = told(clock(), trace, amendment.events)
             about: dict[str, object] = {"actor": actor} if actor else {}
             about |= {"correlation": trace.correlation}

@@ -331,8 +331,8 @@ async def copy_to_url(
         options = {"tenant": tenant, **options}
     backend = await kind.open(url, **options)
     try:
-        ground = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
-        return await StoreCopier(source, Engine(ground), tell).copy(tenant, only)
+        context = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
+        return await StoreCopier(source, Engine(context), tell).copy(tenant, only)
     finally:
         await backend.close()
 

@@ -36,9 +36,9 @@ _UNDECODABLE = (CorruptError, InvalidError, UnsupportedError, RecursionError)
 class LineDecoder:
     """Decodes a line whose rows were checked."""
 
-    def __init__(self, ground: EngineContext, check: LineCheck) -> None:
-        self._ground = replace(ground, cache=MemoryCache(_CACHE_BYTES))
-        self._states = StateLoader(ground.backend, self._ground.cache, ground.max_bytes)
+    def __init__(self, context: EngineContext, check: LineCheck) -> None:
+        self._context = replace(context, cache=MemoryCache(_CACHE_BYTES))
+        self._states = StateLoader(context.backend, self._context.cache, context.max_bytes)
         self._check = check
         self._line = check.line
         self._bases: dict[Where, LoadedState | None] = {}
@@ -48,26 +48,26 @@ class LineDecoder:
         starts = {(each.base_branch, each.base_length - 1) for each in self._check.branches.values()}
         marks = self._check.marks
         last: StepRef | None = None
-        held: LoadedState | None = None
+        loaded: LoadedState | None = None
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._ground.backend, STEPS, tuple(self._line), holes):
+        async for row in sturdy_rows(self._context.backend, STEPS, tuple(self._line), holes):
             self._check.looked_at()
             point = StepRef.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):
                 continue  # it came since
             if last is None or (last.branch, last.seq + 1) != point[:2]:
                 if last is not None and last.branch != point.branch:
-                    await self._end(last, held)
-                held = self._start(point)
+                    await self._end(last, loaded)
+                loaded = self._start(point)
             if point.pruned or point[:2] in marks.steps or point[:2] in marks.folds or point[:2] in marks.gaps:
-                held = None
+                loaded = None
             else:
-                held = await self._step(row, point, held)
+                loaded = await self._step(row, point, loaded)
             if point[:2] in starts:
-                self._bases[point[:2]] = held
+                self._bases[point[:2]] = loaded
             last = point
         if last is not None:
-            await self._end(last, held)
+            await self._end(last, loaded)
 
     def _start(self, point: StepRef) -> LoadedState | None:
         """The state before the first step of a branch."""
@@ -80,13 +80,13 @@ class LineDecoder:
 
     async def _step(self, row: Row, point: StepRef, before: LoadedState | None) -> LoadedState | None:
         """Decode what a step brings; its state, if that can be had."""
-        step = open_step(self._line, row, self._ground.max_bytes)
+        step = open_step(self._line, row, self._context.max_bytes)
         await self._decode(point, step)
         if before is not None:
             before = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*point[:2]), step.edit)))
         if point.tail:
             return before
-        (folds,) = await self._ground.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+        (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
         if not folds:
             return None  # rewritten meanwhile
         folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
@@ -118,31 +118,31 @@ class LineDecoder:
     async def _read(self, folded: LoadedState) -> bool:
         """Decode a folded state that nothing else tells of: the steps before it are gone."""
         packed = await self._states.whole(self._line, folded)
-        unpack_state(self._ground.codec, await self._states.resolved(self._line, packed))
+        unpack_state(self._context.codec, await self._states.resolved(self._line, packed))
         return True
 
-    async def _end(self, point: StepRef, held: LoadedState | None) -> None:
+    async def _end(self, point: StepRef, loaded: LoadedState | None) -> None:
         """Put the last state of a branch together, and so all since the last folded one."""
-        if held is None or not held.tail or await self._failure(held) is None:
+        if loaded is None or not loaded.tail or await self._failure(loaded) is None:
             return
-        for length in range(1, len(held.tail) + 1):
-            error = await self._failure(replace(held, tail=held.tail[:length]))
+        for length in range(1, len(loaded.tail) + 1):
+            error = await self._failure(replace(loaded, tail=loaded.tail[:length]))
             if error is not None:
-                place = tuple(held.tail[length - 1][0])
+                place = tuple(loaded.tail[length - 1][0])
                 what = f"the state at branch {place[0]}, number {place[1]} cannot be put together: {error}"
                 self._add(point, what)
                 return
 
-    async def _failure(self, held: LoadedState) -> Exception | None:
+    async def _failure(self, loaded: LoadedState) -> Exception | None:
         """Why a state cannot be put together, if it cannot."""
         try:
-            await self._states.fold(self._line, held)
+            await self._states.fold(self._line, loaded)
         except _UNDECODABLE as error:
             return error
         return None
 
     async def _decode(self, point: StepRef, step: Step) -> None:
-        codec = self._ground.codec
+        codec = self._context.codec
         try:
             codec.unpack(step.header.metadata)
             for packed in _values(step.edit):

@@ -24,17 +24,17 @@ _LOOKS = 4
 """How often a line that keeps changing is looked at before what was found each time is taken for true."""
 
 
-async def verify(ground: EngineContext, line: Line, level: VerifyLevel = VerifyLevel.HASHES) -> LineReport:
+async def verify(context: EngineContext, line: Line, level: VerifyLevel = VerifyLevel.HASHES) -> LineReport:
     """See whether a line is sound.
 
     Every step must have the hash that its content gives, follow the steps that it says it does, and have a state: steps
     back to a folded one, and every node and large value that the state needs.
     """
-    return (await look(ground, line, level)).found
+    return (await look(context, line, level)).found
 
 
 async def look(
-    ground: EngineContext,
+    context: EngineContext,
     line: Line,
     level: VerifyLevel = VerifyLevel.HASHES,
     tell: Callable[[int], None] | None = None,
@@ -44,9 +44,9 @@ async def look(
     looks = 0
     while True:
         looks += 1
-        before = await _outline(ground.backend, line)
-        check = await _look(ground, line, level, tell)
-        after = await _outline(ground.backend, line)
+        before = await _outline(context.backend, line)
+        check = await _look(context, line, level, tell)
+        after = await _outline(context.backend, line)
         findings = check.found.findings
         if lasting is not None:
             findings[:] = [each for each in findings if each.same in lasting]
@@ -60,12 +60,14 @@ async def look(
         lasting = {each.same for each in findings}
 
 
-async def _look(ground: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None) -> LineCheck:
-    check = LineCheck(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
+async def _look(
+    context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None
+) -> LineCheck:
+    check = LineCheck(context.backend, line, level, context.max_bytes, context.codec, tell)
     await StepCheck(check).run()
     await PartCheck(check).run()
     if level >= VerifyLevel.DECODE:
-        await LineDecoder(ground, check).run()
+        await LineDecoder(context, check).run()
     if check.marks:
         await _tell_affected(check)
     return check

@@ -87,10 +87,10 @@ _WEIGHT = 600
 class Projector:
     """Makes readable rows, where a store is to have them."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self.on = ground.project
-        self._ground = ground
-        self._backend = ground.backend
+    def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
+        self.on = context.project
+        self._context = context
+        self._backend = context.backend
         self._lines = lines
         self._states = states
 
@@ -141,15 +141,15 @@ class Projector:
         """Keep in mind what rows that were just stored say."""
         if rows.after is not None:
             weight = _WEIGHT + 100 * (len(rows.after.channels) + len(rows.after.names))
-            self._ground.cache.put(("rows", rows.line), rows.after, weight)
+            self._context.cache.put(("rows", rows.line), rows.after, weight)
 
     def forget(self, line: Line) -> None:
         """Look again next time."""
-        self._ground.cache.drop(("rows", line))
+        self._context.cache.drop(("rows", line))
 
     async def _known(self, line: Line, info: LineInfo) -> ProjectedThread | None:
         """What the rows of a thread say; None if it has steps and no rows."""
-        known: ProjectedThread | None = self._ground.cache.get(("rows", line))
+        known: ProjectedThread | None = self._context.cache.get(("rows", line))
         if known is not None and known.version == info.version:
             return known
         known = await self._look(line, info)
@@ -189,7 +189,7 @@ class Projector:
             )
             if told or not stored or StepRef.of(stored[0]).pruned:
                 return True
-            step = open_step(line, stored[0], self._ground.max_bytes)
+            step = open_step(line, stored[0], self._context.max_bytes)
             parent = await self._parent(line, step, {})
             self._describe(rows, known, point, step, None if parent is None else parent.id)
             point = parent
@@ -252,7 +252,7 @@ class Projector:
         """Show what steps changed that follow the checkpoint that is shown."""
         if not has_messages(rows.line.name):
             return await self._follow_state(rows, chain)
-        view = DisplayReader(self._states, rows.line, chain[-1].held)
+        view = DisplayReader(self._states, rows.line, chain[-1].loaded)
         channels = dict(known.channels)
         for key, changes in touched(chain).items():
             name = unpack_name(key)
@@ -281,7 +281,7 @@ class Projector:
 
     async def _follow_state(self, rows: RowChanges, chain: Sequence[ProjectedStep]) -> dict[str, tuple[str, int]]:
         """The same, for keys and values of a scope."""
-        held = chain[-1].held
+        loaded = chain[-1].loaded
         for key, changes in touched(chain).items():
             name = unpack_name(key)
             if is_hidden(name):
@@ -293,8 +293,8 @@ class Projector:
             if isinstance(operation, SetValue):
                 packed: Packed = operation.value
             else:
-                only = tuple(step for step in held.tail if key in step[1].removed or key in dict(step[1].put))
-                alone = replace(held, tail=only, known=None, touched=None)
+                only = tuple(step for step in loaded.tail if key in step[1].removed or key in dict(step[1].put))
+                alone = replace(loaded, tail=only, known=None, touched=None)
                 packed = await DisplayReader(self._states, rows.line, alone).value(key)
             kind, text = shown(packed)
             point = chain[last].point
@@ -395,7 +395,7 @@ class Projector:
         self, rows: RowChanges, known: ProjectedThread, latest: ProjectedStep, made: Sequence[ProjectedStep] = ()
     ) -> None:
         """Show the state of a step, whatever is shown now, unless it is that of a later one."""
-        line, view = rows.line, DisplayReader(self._states, rows.line, latest.held)
+        line, view = rows.line, DisplayReader(self._states, rows.line, latest.loaded)
         wanted: dict[tuple[Table, Key], tuple[Scalar, ...]] = {}
         channels: dict[str, tuple[str, int]] = {}
         everything = [entry for entry in await view.channels() if not is_hidden(unpack_name(entry[0]))]
@@ -508,12 +508,12 @@ class Projector:
         missing = 0
         for _ in range(_ATTEMPTS):
             self.forget(line)
-            memo = await self._lines.look(line)
+            tip = await self._lines.look(line)
             try:
-                if memo is None or await self._build(line, memo.info):
+                if tip is None or await self._build(line, tip.info):
                     return
             except MissingNode:
-                self._ground.cache.forget(line)  # it was rewritten meanwhile, or else will be missing again
+                self._context.cache.forget(line)  # it was rewritten meanwhile, or else will be missing again
                 missing += 1
                 if missing > _PATIENCE:
                     raise
@@ -537,7 +537,7 @@ class Projector:
                 point = StepRef.of(row)
                 step, parent = None, None
                 with suppress(CorruptError):  # what its row says is told all the same
-                    step = open_step(line, row, self._ground.max_bytes)
+                    step = open_step(line, row, self._context.max_bytes)
                     parent = await self._parent(line, step, places)
                 rows.changes.append(Delete(METADATA, (*line, point.id)))
                 self._describe(rows, known, point._replace(revision=0), step, None if parent is None else parent.id)
@@ -575,12 +575,12 @@ class Projector:
 
     async def _show_stored(self, rows: RowChanges, info: LineInfo, known: ProjectedThread, row: Row) -> None:
         """Show the state of a step that is stored."""
-        point, step = StepRef.of(row), open_step(rows.line, row, self._ground.max_bytes)
-        held = await self._states.hold(rows.line, point)
-        if held.form not in (0, info.form):
-            held = await self._states.load(rows.line, point)
+        point, step = StepRef.of(row), open_step(rows.line, row, self._context.max_bytes)
+        loaded = await self._states.hold(rows.line, point)
+        if loaded.form not in (0, info.form):
+            loaded = await self._states.load(rows.line, point)
         parent = await self._parent(rows.line, step, {})
-        await self._show(rows, known, ProjectedStep(info, point, step, held, parent, ()))
+        await self._show(rows, known, ProjectedStep(info, point, step, loaded, parent, ()))
 
     async def _parent(self, line: Line, step: Step, places: Mapping[Key, StepRef]) -> StepRef | None:
         """The step that another one follows; some are at hand, by their places."""

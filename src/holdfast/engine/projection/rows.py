@@ -37,7 +37,7 @@ class ProjectedStep(NamedTuple):
     info: LineInfo
     point: StepRef
     step: Step
-    held: LoadedState
+    loaded: LoadedState
     parent: StepRef | None
     branches: Sequence[Branch]
     """Those that are made, or get another name, together with it."""

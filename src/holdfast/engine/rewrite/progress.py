@@ -87,15 +87,15 @@ class RewriteProgress:
             return self._last[branch.branch]
         return self._bases.get((branch.base_branch, branch.base_length - 1))
 
-    def keep(self, row: Row, held: LoadedState, stored: Iterable[bytes]) -> None:
+    def keep(self, row: Row, loaded: LoadedState, stored: Iterable[bytes]) -> None:
         """Go past a step that stays."""
         point = StepRef.of(row)
         if self._follows_gap(point):
             self.after_gaps.append(point)
         self._gaps[point.branch] = False
-        self._reached(point, held)
+        self._reached(point, loaded)
         self.kept_ids.add(point.id)
-        now = point._replace(tail=len(held.tail))
+        now = point._replace(tail=len(loaded.tail))
         if self.dropped:
             size = self._sizes.get(point.branch, 0) + len(row.body) + sum(map(len, stored))
             self._sizes[point.branch] = size
@@ -118,11 +118,11 @@ class RewriteProgress:
             return self._gaps.get(point.branch, False)
         return self._base_places.get(point.branch) in self._gap_starts
 
-    def _reached(self, point: StepRef, held: LoadedState | None) -> None:
+    def _reached(self, point: StepRef, loaded: LoadedState | None) -> None:
         self.done[point.branch] = point.seq + 1
-        self._last[point.branch] = held
-        if point[:2] in self._starts and held is not None:
-            self._bases[point[:2]] = held
+        self._last[point.branch] = loaded
+        if point[:2] in self._starts and loaded is not None:
+            self._bases[point[:2]] = loaded
 
     def add(self, rows: Iterable[Row]) -> None:
         """Count rows of the new form."""

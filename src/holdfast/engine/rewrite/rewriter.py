@@ -78,15 +78,15 @@ class Rewriter:
 
     def __init__(
         self,
-        ground: EngineContext,
+        context: EngineContext,
         lines: LineIndex,
         states: StateLoader,
         projector: Projector,
         indexer: TextIndexer,
         deltas: DeltaReader,
     ) -> None:
-        self._ground = ground
-        self._backend = ground.backend
+        self._context = context
+        self._backend = context.backend
         self._lines = lines
         self._states = states
         self._projector = projector
@@ -122,7 +122,7 @@ class Rewriter:
         raise _kept_changing(line)
 
     async def _leased(self, line: Line, choose: Choose | None, *, weighed: bool) -> RewriteResult:
-        lease = Lease(self._ground, line, "rewrite")
+        lease = Lease(self._context, line, "rewrite")
         try:
             await lease.take()
             left = SizeBalance()
@@ -132,7 +132,7 @@ class Rewriter:
                 try:
                     outcome = await self._attempt(line, lease, choose, weighed=weighed)
                     if outcome is not None:
-                        self._ground.cache.forget(line)
+                        self._context.cache.forget(line)
                         await self._projector.follow(line)
                         return outcome._replace(freed=outcome.freed.plus(left))
                 except _Overtaken:
@@ -220,7 +220,7 @@ class Rewriter:
         keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
         async for row in found_rows(self._backend, STEPS, keys):
             try:
-                step = open_step(line, row, self._ground.max_bytes)
+                step = open_step(line, row, self._context.max_bytes)
             except CorruptError:
                 continue  # it goes all the same; what it merged cannot be told any more
             merges[StepRef.of(row)[:2]] = step.header.parents[1:]
@@ -230,7 +230,7 @@ class Rewriter:
         """The steps that stay and follow some that go."""
         keys = [(*walk.line, *point[:2]) for point in walk.after_gaps]
         return [
-            (StepRef.of(row), open_step(walk.line, row, self._ground.max_bytes))
+            (StepRef.of(row), open_step(walk.line, row, self._context.max_bytes))
             async for row in found_rows(self._backend, STEPS, keys)
         ]
 
@@ -310,24 +310,24 @@ class Rewriter:
     async def _fold_step(self, walk: RewriteProgress, lease: Lease | None, row: Row, last: LoadedState | None) -> None:
         """Store the nodes of a step's state, where it is to be a folded one."""
         line, point = walk.line, StepRef.of(row)
-        step = open_step(line, row, self._ground.max_bytes)
+        step = open_step(line, row, self._context.max_bytes)
         walk.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
             # What it follows goes. All that its state is made of is taken over, with where it came from.
-            held = await self._states.hold(line, point)
-            if held.form not in (0, walk.info.form):
-                held = await self._states.load(line, point)
-            tree = await self._states.tree(line, held)
+            loaded = await self._states.hold(line, point)
+            if loaded.form not in (0, walk.info.form):
+                loaded = await self._states.load(line, point)
+            tree = await self._states.tree(line, loaded)
             walk.pointers |= tree.pointers
             await self._store(walk, lease, row, tree.root, tree.nodes, tree.objects)
             return
-        held = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
+        loaded = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
         walk.pointers.update(pointers(step.edit))
         # Where steps go, the others are folded where they were: what follows them can then be left as it is.
-        if len(held.tail) < self._ground.fold_every and (point.tail or not walk.dropped):
-            walk.keep(row, held, ())
+        if len(loaded.tail) < self._context.fold_every and (point.tail or not walk.dropped):
+            walk.keep(row, loaded, ())
             return
-        ws, root = await self._states.fold(line, held)
+        ws, root = await self._states.fold(line, loaded)
         walk.pointers.update(ws.objects)
         await self._store(walk, lease, row, root, ws.created, ws.objects)
         self._states.keep_nodes(ws)
@@ -360,8 +360,8 @@ class Rewriter:
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
         walk.folds.append(stored)
         fresh: Mapping[bytes, bytes] = {} if walk.rehearsal is None else walk.rehearsal
-        held = LoadedState(root, walk.fresh.form, fresh=fresh)
-        walk.keep(row, held, [*(each.body for each in (*made, *large)), stored.body])
+        loaded = LoadedState(root, walk.fresh.form, fresh=fresh)
+        walk.keep(row, loaded, [*(each.body for each in (*made, *large)), stored.body])
 
     async def _sweep(self, line: Line, info: LineInfo, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""

@@ -81,9 +81,9 @@ class IndexReport(NamedTuple):
 class TextIndexer:
     """Makes and keeps the index of words, where a store is to have one."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self._ground = ground
-        self._backend = ground.backend
+    def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
+        self._context = context
+        self._backend = context.backend
         self._lines = lines
         self._states = states
 
@@ -101,7 +101,7 @@ class TextIndexer:
         changes: list[Change] = []
         for each in made:
             try:
-                found = await self._texts(line, each.step.edit, each.held, edited_texts(each.step.edit))
+                found = await self._texts(line, each.step.edit, each.loaded, edited_texts(each.step.edit))
             except MissingNode:
                 raise  # it was rewritten meanwhile
             except CorruptError:
@@ -134,8 +134,8 @@ class TextIndexer:
             olds = {key: await view.find(key) for key in keys}
             before = {key: old for key, old in olds.items() if old is not None}
         looked_at = {*edited_texts(step.edit), *edited_items(step.edit)}
-        held = await self._states.hold(line, point) if looked_at else LoadedState(EMPTY, 0)
-        return await self._texts(line, step.edit, held, looked_at, before)
+        loaded = await self._states.hold(line, point) if looked_at else LoadedState(EMPTY, 0)
+        return await self._texts(line, step.edit, loaded, looked_at, before)
 
     async def _parent(self, line: Line, step: Step, gone: Set[tuple[int, int]]) -> StepRef | None:
         """The step that another one follows, unless it was pruned or is about to be."""
@@ -150,9 +150,9 @@ class TextIndexer:
         before = await self._last_left(line, point, gone)
         old = {} if before is None else await self._states.values(line, before)
         new = await self._states.values(line, point)
-        held = LoadedState(EMPTY, 0, known=(new, ()))
+        loaded = LoadedState(EMPTY, 0, known=(new, ()))
         edit = diff_maps(old, new)
-        return await self._texts(line, edit, held, {*edited_texts(edit), *edited_items(edit)}, old)
+        return await self._texts(line, edit, loaded, {*edited_texts(edit), *edited_items(edit)}, old)
 
     async def _last_left(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> StepRef | None:
         layout = await self._lines.layout(line)
@@ -171,19 +171,19 @@ class TextIndexer:
         self,
         line: Line,
         edit: EditMap,
-        held: LoadedState,
+        loaded: LoadedState,
         looked_at: Iterable[bytes],
         before: Mapping[bytes, Packed] = MappingProxyType({}),
     ) -> list[ExtractedText]:
         """The text that an edit brings, given the state after it, and the channels of it that are to be looked at."""
-        view, fresh = DisplayReader(self._states, line, held), dict(held.fresh)
+        view, fresh = DisplayReader(self._states, line, loaded), dict(loaded.fresh)
         fresh.update(await self._states.large(line, {each for each in pointers(edit) if each not in fresh}))
         after = {key: await view.value(key) for key in looked_at}
 
         async def found(load: LoadLarge) -> list[ExtractedText]:
             return list(texts(edit, ChannelsAroundEdit(before, after), load))
 
-        return await self._states.with_large(line, replace(held, fresh=fresh), found)
+        return await self._states.with_large(line, replace(loaded, fresh=fresh), found)
 
     # The mark -------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class TextIndexer:
     async def _set_mark(self, tenant: str, was: _Mark | None, state: str) -> bool:
         """Set the mark, unless somebody else did."""
         key = index_key(tenant)
-        fresh = Row(key, (state, self._ground.clock()))
+        fresh = Row(key, (state, self._context.clock()))
         if await self._backend.apply([Expect(REFS, key, was), Put(REFS, fresh)]) is not None:
             return False
         self._lines.note_index(tenant, True)
@@ -291,13 +291,13 @@ class TextIndexer:
         """
         made = swept = 0
         for _ in range(_ATTEMPTS):
-            memo = await self._lines.look(line) if is_thread(line.name) else None
-            if memo is None:
+            tip = await self._lines.look(line) if is_thread(line.name) else None
+            if tip is None:
                 return made
             try:
-                count, whole = await self._build(line, memo.info, renew=renew, tell=tell)
+                count, whole = await self._build(line, tip.info, renew=renew, tell=tell)
             except MissingNode:
-                self._ground.cache.forget(line)  # it was rewritten meanwhile, or else will be missing again
+                self._context.cache.forget(line)  # it was rewritten meanwhile, or else will be missing again
                 swept += 1
                 if swept > 10:
                     raise
@@ -320,7 +320,7 @@ class TextIndexer:
         if await self._backend.apply([*first, *(Delete(WORDS, key) for key in stale)]) is not None:
             return 0, False
         info = info._replace(version=info.version + renew)
-        self._ground.cache.drop(("line", line))
+        self._context.cache.drop(("line", line))
         made = 0
         for start in range(0, len(missing), _PAGE):
             if tell is not None and start:
@@ -331,7 +331,7 @@ class TextIndexer:
             for row in rows:
                 point = StepRef.of(row)
                 try:
-                    step = open_step(line, row, self._ground.max_bytes)
+                    step = open_step(line, row, self._context.max_bytes)
                     brought = await (self.brought if info.pruned else self._found)(line, point, step)
                 except MissingNode:
                     raise
