@@ -1,4 +1,4 @@
-"""The engine: its parts put together over one store."""
+"""The engine: all components that work on one store."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Engine:
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
 
-    # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
+    # Loaded on first use, so that opening a store to read it is quick.
 
     @cached_property
     def projector(self) -> Projector:
-        """Makes readable rows."""
+        """Builds readable rows."""
         from holdfast.engine.projection.projector import Projector
 
         return Projector(self.ground, self.lines, self.states)
 
     @cached_property
     def indexer(self) -> TextIndexer:
-        """Makes the rows of the text index."""
+        """Builds the rows of the text index."""
         from holdfast.engine.text_index.indexer import TextIndexer
 
         return TextIndexer(self.ground, self.lines, self.states)
@@ -89,21 +89,21 @@ class Engine:
 
     @cached_property
     def rebaser(self) -> StepWriter:
-        """Appends steps, and revises those that are there."""
+        """Saves steps: appends new ones, and revises existing ones."""
         from holdfast.engine.save import StepWriter
 
         return StepWriter(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
 
     @cached_property
     def writes(self) -> PendingWrites:
-        """Keeps pending writes."""
+        """Stores pending writes."""
         from holdfast.engine.pending_writes import PendingWrites
 
         return PendingWrites(self.ground, self.lines)
 
     @cached_property
     def holds(self) -> PinsAndHolds:
-        """Keeps pins and holds."""
+        """Sets and lists pins and holds."""
         from holdfast.engine.pins_and_holds import PinsAndHolds
 
         return PinsAndHolds(self.ground, self.lines)
@@ -117,29 +117,29 @@ class Engine:
 
     @cached_property
     def entries(self) -> EntryReader:
-        """Finds single entries of states."""
+        """Reads single entries of states."""
         from holdfast.engine.entry_reader import EntryReader
 
         return EntryReader(self.states, self.ground.cache)
 
     def load_writers(self) -> None:
-        """Load what saving takes. Whoever may save from a signal's handler can not load it then."""
+        """Import all that saving needs. A signal handler that may save cannot import it then."""
         from holdfast.engine import state_reader  # noqa: F401 - for updates
 
         _ = self.rebaser, self.writes
 
     def recent(self, line: Line, codec: Codec | None = None) -> PackCache:
-        """What was packed and unpacked last of a line."""
+        """Return the cache of a line's last packed and unpacked values."""
         return PackCache(self.ground.cache, codec or self.ground.codec, line)
 
     def deltas(self, codec: Codec | None = None) -> DeltaReader:
-        """The histories of delta channels."""
+        """Return a reader of the histories of delta channels."""
         from holdfast.engine.delta_channels import DeltaReader
 
         return DeltaReader(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
 
     def partial(self, line: Line, point: StepRef) -> StateReader:
-        """The state at a step, read as far as it is asked for."""
+        """Return a reader of parts of the state at a step."""
         from holdfast.engine.state_reader import StateReader
 
         return StateReader(
@@ -147,11 +147,11 @@ class Engine:
         )
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
-        """What to save to change parts of a state."""
+        """Return the edit that changes parts of a state."""
         from holdfast.engine.state_reader import change_parts
 
         return change_parts(self.states, self.ground.codec, line, put, removed)
 
     async def state(self, line: Line, point: StepRef) -> Mapping[str, Any]:
-        """The state at a step, as fresh objects."""
+        """Return the state at a step, as new objects."""
         return unpack_state(self.ground.codec, await self.states.values(line, point))

@@ -191,12 +191,12 @@ class EntryReader:
 
 def touched(loaded: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:
     """The keys that were put or removed since the folded state."""
-    found = loaded.touched
+    found = loaded.changed_keys
     if found is None:
         found = {}
         for origin, edit in loaded.tail:
             touch(found, origin, edit)
-        loaded.touched = found  # once it is whole: other threads have the same state in hand
+        loaded.changed_keys = found  # once it is whole: other threads have the same state in hand
     return found
 
 

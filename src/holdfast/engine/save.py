@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdTaken, PreparedStep
+from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdExists, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
@@ -86,7 +86,7 @@ class StepWriter:
             if taken is None:
                 try:
                     return await self._appender.append(*requests)
-                except IdTaken:
+                except IdExists:
                     continue
             if len(requests) > 1:
                 raise ConflictError(
@@ -118,7 +118,7 @@ class StepWriter:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
         await self._check_parent(request, old)
         info = await self._lines.info(line)
-        riders = await self._appender.riders(request, request.id)
+        riders = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):
             if riders and await self._context.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
                 return None
@@ -281,7 +281,7 @@ class _Moving:
     def made(self) -> list[ProjectedStep]:
         """What readable rows are made of: the steps, and with the first of them the branches that are renamed."""
         renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
-        first, *others = (each.made() for each in self.done)
+        first, *others = (each.projected() for each in self.done)
         return [first._replace(branches=[*first.branches, *renamed]), *others]
 
     def new_branch(self) -> int:

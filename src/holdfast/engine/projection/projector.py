@@ -294,7 +294,7 @@ class Projector:
                 packed: Packed = operation.value
             else:
                 only = tuple(step for step in loaded.tail if key in step[1].removed or key in dict(step[1].put))
-                alone = replace(loaded, tail=only, known=None, touched=None)
+                alone = replace(loaded, tail=only, known=None, changed_keys=None)
                 packed = await DisplayReader(self._states, rows.line, alone).value(key)
             kind, text = shown(packed)
             point = chain[last].point
