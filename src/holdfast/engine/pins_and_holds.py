@@ -18,7 +18,7 @@ from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import HOLD, PIN, Line
 
 _LINES = 256
-"""How many lines are asked about at a time."""
+"""How many lines are read at a time."""
 
 
 class Pin(NamedTuple):
@@ -56,7 +56,7 @@ class PinsAndHolds:
         self._lines = lines
 
     async def pin(self, line: Line, id: str, reason: str) -> None:
-        """Have a step stay, whatever is pruned."""
+        """Pin a step: it is not pruned."""
         while True:
             info = await self._lines.info(line)
             point = await self._lines.find(line, id)
@@ -66,18 +66,18 @@ class PinsAndHolds:
                 return
 
     async def unpin(self, line: Line, id: str, reason: str | None) -> bool:
-        """Take a pin away, or all of a step. False if there was none."""
-        found = [pin for pin in await self.pins(line) if pin.step == id and reason in (None, pin.reason)]
-        await self._backend.apply([Delete(REFS, (*line, PIN, pin.reason, id)) for pin in found])
-        return bool(found)
+        """Remove a pin, or all pins of a step. False if there was none."""
+        matches = [pin for pin in await self.pins(line) if pin.step == id and reason in (None, pin.reason)]
+        await self._backend.apply([Delete(REFS, (*line, PIN, pin.reason, id)) for pin in matches])
+        return bool(matches)
 
     async def pins(self, line: Line) -> list[Pin]:
-        """The pins in a line."""
+        """Return the pins in a line."""
         (rows,) = await self._backend.read([Scan(REFS, (*line, PIN))])
         return [Pin.of(row) for row in rows]
 
     async def hold(self, line: Line, reason: str) -> None:
-        """Have a thread stay as it is, but for what is added to it."""
+        """Put a hold on a thread: it is neither pruned nor deleted. It can still be saved to."""
         row = Row((*line, HOLD, reason, ""), ("", self._context.clock()))
         while True:
             info = await self._lines.info(line)
@@ -85,22 +85,22 @@ class PinsAndHolds:
                 return
 
     async def release(self, line: Line, reason: str | None) -> bool:
-        """Take a hold away, or all of a thread. False if there was none."""
-        found = [hold for hold in await self.of(line) if reason in (None, hold.reason)]
-        await self._backend.apply([Delete(REFS, (*line, HOLD, hold.reason)) for hold in found])
-        return bool(found)
+        """Remove a hold, or all holds of a thread. False if there was none."""
+        matches = [hold for hold in await self.of(line) if reason in (None, hold.reason)]
+        await self._backend.apply([Delete(REFS, (*line, HOLD, hold.reason)) for hold in matches])
+        return bool(matches)
 
     async def of(self, line: Line) -> list[Hold]:
-        """The holds of a thread."""
+        """Return the holds of a thread."""
         (rows,) = await self._backend.read([Scan(REFS, (*line, HOLD))])
         return [Hold.of(row) for row in rows]
 
     async def every(self, tenant: str) -> list[Hold]:
-        """All holds of a tenant's threads."""
+        """Return all holds on a tenant's threads."""
         lines = await self._lines.names(tenant)
-        found: list[Hold] = []
+        matches: list[Hold] = []
         for start in range(0, len(lines), _LINES):
             page = lines[start : start + _LINES]
             for rows in await self._backend.read([Scan(REFS, (*line, HOLD)) for line in page]):
-                found += map(Hold.of, rows)
-        return found
+                matches += map(Hold.of, rows)
+        return matches

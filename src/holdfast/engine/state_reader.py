@@ -1,4 +1,4 @@
-"""Parts of a state: reading them without the rest, and changing them without the rest."""
+"""Reads parts of a state, and changes parts of it, without reading the rest."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORTH_COMPARING = 1024
-"""A value of more packed bytes is compared with the old one, which has to be read for it."""
+"""A larger value is compared with the old one, which is read for that."""
 
 
 class AbsentPath(NotFoundError):
-    """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
+    """The state has nothing at a path. A mapping raises `KeyError` for this, but not when the state itself is
+    deleted."""
 
 
 class StateReader(PartialState):
@@ -67,7 +68,7 @@ class StateReader(PartialState):
         """Return the packed value at a path."""
 
         async def read() -> Packed:
-            return await self._resolved(draft_reader.whole(self._ws, await self._require(path)))
+            return await self._resolve(draft_reader.whole(self._ws, await self._require(path)))
 
         return await self._read(read)
 
@@ -81,7 +82,7 @@ class StateReader(PartialState):
         async def read() -> Packed:
             first, last, _ = slice(start, stop).indices(await self._length(path))
             items = draft_reader.items(self._ws, await self._require(path), first, max(first, last))
-            return await self._resolved(items)
+            return await self._resolve(items)
 
         return list(unpack(self._codec, await self._read(read)))
 
@@ -127,14 +128,14 @@ class StateReader(PartialState):
         state = await self._state()
         return await self.nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
 
-    async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
+    async def _resolve(self, rounds: Rounds[Packed]) -> Packed:
         """Read a value, with large values in place of their pointers."""
         resolved = await self._states.resolved(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
 
 
 def path_text(path: Sequence[Any]) -> str:
-    """A path for people."""
+    """Format a path for an error message."""
     first, *rest = path or ("",)
     return f"{first}{''.join(f'[{key!r}]' for key in rest)}"
 
@@ -143,14 +144,14 @@ def path_text(path: Sequence[Any]) -> str:
 
 
 class _Remove:
-    """Stands where a value is to be removed."""
+    """Marks a value to remove."""
 
 
 _REMOVE = _Remove()
 
 
-class _Branching(dict[bytes, tuple[Any, Any]]):
-    """The changes below a key: keys and changes, by packed key, since 1 and True are equal in Python and not here."""
+class _ChangeTree(dict[bytes, tuple[Any, Any]]):
+    """The changes below a key: keys and changes by packed key, since 1 and True are equal in Python."""
 
 
 def change_parts(
@@ -160,30 +161,30 @@ def change_parts(
     put: Mapping[tuple[Any, ...], Any],
     removed: Iterable[tuple[Any, ...]] = (),
 ) -> Edit:
-    """An edit that sets values at paths and removes others, and reads no more of the state than that takes."""
-    tree = _Branching()
+    """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs."""
+    tree = _ChangeTree()
     for path, value in put.items():
-        packed = _packed(codec, path, value)
-        _plant(codec, tree, path, packed)
+        packed = _pack_value(codec, path, value)
+        _add_change(codec, tree, path, packed)
     for path in removed:
-        _plant(codec, tree, path, _REMOVE)
+        _add_change(codec, tree, path, _REMOVE)
 
     async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
-        grower = _Grower(codec, StateReader(states, codec, line, parent, loaded), loaded)
-        return await grower.edit((), tree)
+        builder = _EditBuilder(codec, StateReader(states, codec, line, parent, loaded), loaded)
+        return await builder.edit((), tree)
 
     return edit
 
 
-def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
+def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     try:
         (packed,) = pack_state(codec, {"": value}).values()
     except HoldfastError:
         for key in reversed(path):
             value = {key: value}
-        codec.pack(value)  # fails for the same reason, and knows the whole path
+        codec.pack(value)  # fails for the same reason, and reports the whole path
         raise
-    # In its place it must not nest deeper than the format allows.
+    # At its path it must not nest deeper than the format allows.
     flat = inner(flatten(packed))
     for key in path[:0:-1]:
         flat = msgpack.join_map([(codec.pack(key), flat)])
@@ -191,7 +192,7 @@ def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     return packed
 
 
-def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
+def _add_change(codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | _Remove) -> None:
     if not path or type(path[0]) is not str:
         raise InvalidError("a path starts with the name of a channel", where=repr(tuple(path)))
     if len(path) > MAX_EDITS:
@@ -202,8 +203,8 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
         )
     *stem, last = codec.pack_items(path)
     for packed, key in zip(stem, path, strict=False):
-        _, below = tree.setdefault(packed, (key, _Branching()))
-        if not isinstance(below, _Branching):
+        _, below = tree.setdefault(packed, (key, _ChangeTree()))
+        if not isinstance(below, _ChangeTree):
             raise InvalidError("two changes are made in one place", where=path_text(path))
         tree = below
     if last in tree:
@@ -211,41 +212,42 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
     tree[last] = (path[-1], leaf)
 
 
-class _Grower:
-    """Makes an edit of a tree of changes, against the state that it is to change."""
+class _EditBuilder:
+    """Builds an edit from a tree of changes and the state to change."""
 
     def __init__(self, codec: Codec, state: StateReader, loaded: LoadedState | None) -> None:
         self._codec = codec
         self._state = state
         self._loaded = loaded
 
-    async def edit(self, path: tuple[Any, ...], tree: _Branching) -> EditMap:
-        """The edit of the dict at a path."""
+    async def edit(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditMap:
+        """Return the edit of the dict at a path."""
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
-        seen: set[bytes] = set()
+        done: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
-            key, packed_key = await self._as_there(path, key, packed_key)
-            here = (*path, key)
-            if packed_key in seen:
-                raise InvalidError("two changes are made in one place", where=path_text(here))
-            seen.add(packed_key)
+            key, packed_key = await self._stored_key(path, key, packed_key)
+            child = (*path, key)
+            if packed_key in done:
+                raise InvalidError("two changes are made in one place", where=path_text(child))
+            done.add(packed_key)
             if isinstance(change, _Remove):
-                if not await self._state.has(here):
-                    raise NotFoundError("there is nothing to remove", where=path_text(here))
+                if not await self._state.has(child):
+                    raise NotFoundError("there is nothing to remove", where=path_text(child))
                 removed.append(packed_key)
-            elif not isinstance(change, _Branching):
-                operation = await self._set(here, change)
+            elif not isinstance(change, _ChangeTree):
+                operation = await self._set(child, change)
                 if operation is not None:
                     put.append((packed_key, operation))
-            elif await self._is_dict(here, packed_key):
-                put.append((packed_key, await self.edit(here, change)))
+            elif await self._is_dict(child, packed_key):
+                put.append((packed_key, await self.edit(child, change)))
             else:
-                put.append((packed_key, Set(self._new(here, change))))
+                put.append((packed_key, Set(self._new_dict(child, change))))
         return EditMap(tuple(removed), tuple(put))
 
-    async def _as_there(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
-        """The key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key to Python."""
+    async def _stored_key(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
+        """Return the key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key in
+        Python."""
         if isinstance(key, int | float) and abs(key) < 1 << 53:
             for kind in (bool, int, float):
                 if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
@@ -260,30 +262,30 @@ class _Grower:
         return Set(flatten(new))
 
     async def _is_dict(self, path: tuple[Any, ...], packed_key: bytes) -> bool:
-        """Whether there is a dict; False if there is nothing, and an error if it is something else."""
-        found = _last_change(self._loaded, packed_key) if len(path) == 1 else None
-        if found is None:
-            found = await self._state.is_dict(path)
-        if found is False:
+        """Return whether there is a dict; False if there is nothing. `InvalidError` if it is something else."""
+        is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
+        if is_dict is None:
+            is_dict = await self._state.is_dict(path)
+        if is_dict is False:
             raise InvalidError(
                 "what is there is no dict, and has no keys to set",
                 where=path_text(path),
                 hint="Set the whole value; so too for a list, whose items have no keys",
             )
-        return found is True
+        return is_dict is True
 
-    def _new(self, path: tuple[Any, ...], tree: _Branching) -> bytes:
-        """A dict that is not there yet."""
+    def _new_dict(self, path: tuple[Any, ...], tree: _ChangeTree) -> bytes:
+        """Return a new dict with the changes of a tree."""
         entries: dict[bytes, Packed] = {}
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
-            entries[packed_key] = self._new((*path, key), change) if isinstance(change, _Branching) else change
+            entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
         return flatten(entries)
 
 
 def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:
-    """What the newest unfolded change of a channel shows: whether it is a dict. None if it does not show."""
+    """Return whether the last unfolded change of a channel makes it a dict; None if that is not clear."""
     for _, edit in reversed(loaded.tail if loaded is not None else ()):
         if channel in edit.removed:
             return None

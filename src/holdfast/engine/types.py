@@ -1,4 +1,4 @@
-"""What the store hands out: checkpoints, threads, branches."""
+"""The types that a store returns: checkpoints, threads, branches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(time: int) -> datetime:
-    """Nanoseconds since 1970 as a date and time in UTC."""
+    """Convert nanoseconds since 1970 to a date and time in UTC."""
     return _EPOCH + timedelta(microseconds=time // 1000)
 
 
 def to_time(moment: datetime) -> int:
-    """A date and time as nanoseconds since 1970, at the end of its microsecond. Without a zone it is local time."""
+    """Convert a date and time to nanoseconds since 1970, at the end of its microsecond. Without a zone it is local
+    time."""
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
@@ -29,9 +30,9 @@ class Checkpoint(NamedTuple):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
-    one whose changes it brought in. `branch` and `step` are its place, `hash` its commit hash: it covers this step and
-    everything before it. `time` never decreases from parent to child. `state` is there where it was read, as `get`
-    does: a dict, or a lazy one (`holdfast.store.lazy_state`) if that was asked for.
+    one whose changes it brought in. `branch` and `step` are its position, `hash` its commit hash: it covers this step
+    and everything before it. `time` never decreases from parent to child. `state` is set where it was read, as by
+    `get`: a dict, or a lazy one (`holdfast.store.lazy_state`) on request.
     """
 
     thread: str

@@ -35,7 +35,7 @@ from holdfast.backends.tables import (
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.projection.rows import nothing_shown
+from holdfast.engine.projection.rows import clear_state
 from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_sound
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
@@ -455,7 +455,7 @@ def _of_steps(space: Table, listing: _Listing, steps: _Listing) -> _Listing:
 def _not_shown(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
     """What a store must not go on to show of a line that changes: its state, and steps that it has no more."""
     gone = {columns[0] for columns in there.values()} - {columns[0] for columns in steps.values()}
-    return nothing_shown(line) + [
+    return clear_state(line) + [
         Delete(space, (*line, id)) for id in sorted(map(str, gone)) for space in (TRANSITIONS, METADATA)
     ]
 
