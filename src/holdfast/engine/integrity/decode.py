@@ -1,7 +1,7 @@
-"""The deepest check: every state put together, every value decoded.
+"""The deepest check: every state is computed, every value decoded.
 
-A state is the folded one before it and the steps since. So it is enough to fold these steps anew: what comes out must
-be the next folded state, and if all of them can be folded, each of the states between can be put together.
+A state is the folded one before it and the steps since. So it is enough to fold these steps: the result must be the
+next folded state, and if all of them can be folded, each of the states between can be computed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
 _CACHE_BYTES = 16 << 20
-"""Of its own: what is remembered elsewhere may be sound where the store is not."""
+"""Of its own cache: what is cached elsewhere may be intact where the store is not."""
 
 _UNDECODABLE = (CorruptError, InvalidError, UnsupportedError, RecursionError)
-"""What says something about stored bytes, and not about a store that cannot be reached."""
+"""Errors about stored bytes, and not about a store that cannot be reached."""
 
 
 class LineDecoder:
@@ -51,10 +51,10 @@ class LineDecoder:
         loaded: LoadedState | None = None
         holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self._context.backend, STEPS, tuple(self._line), holes):
-            self._check.looked_at()
+            self._check.count_row()
             point = StepRef.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):
-                continue  # it came since
+                continue  # it is newer
             if last is None or (last.branch, last.seq + 1) != point[:2]:
                 if last is not None and last.branch != point.branch:
                     await self._end(last, loaded)
@@ -70,7 +70,7 @@ class LineDecoder:
             await self._end(last, loaded)
 
     def _start(self, point: StepRef) -> LoadedState | None:
-        """The state before the first step of a branch."""
+        """Return the state before the first step of a branch."""
         branch = self._check.branches.get(point.branch)
         if point.seq:
             return None
@@ -79,7 +79,7 @@ class LineDecoder:
         return None if branch is None else self._bases.get((branch.base_branch, branch.base_length - 1))
 
     async def _step(self, row: Row, point: StepRef, before: LoadedState | None) -> LoadedState | None:
-        """Decode what a step brings; its state, if that can be had."""
+        """Decode the values of a step. Returns its state, if that can be loaded."""
         step = open_step(self._line, row, self._context.max_bytes)
         await self._decode(point, step)
         if before is not None:
@@ -104,25 +104,25 @@ class LineDecoder:
         return folded
 
     async def _same(self, before: LoadedState, folded: LoadedState) -> bool:
-        """Whether steps make a folded state."""
+        """Return whether steps result in a folded state."""
         _, root = await self._states.fold(self._line, before)
         if root == folded.root:
             return True
         # Another release may have folded in another way.
-        made, kept = [
+        computed, stored = [
             await self._states.resolved(self._line, await self._states.whole(self._line, each))
             for each in (before, folded)
         ]
-        return flatten(made) == flatten(kept)
+        return flatten(computed) == flatten(stored)
 
     async def _read(self, folded: LoadedState) -> bool:
-        """Decode a folded state that nothing else tells of: the steps before it are gone."""
+        """Decode a folded state that cannot be compared: the steps before it were removed."""
         packed = await self._states.whole(self._line, folded)
         unpack_state(self._context.codec, await self._states.resolved(self._line, packed))
         return True
 
     async def _end(self, point: StepRef, loaded: LoadedState | None) -> None:
-        """Put the last state of a branch together, and so all since the last folded one."""
+        """Compute the last state of a branch, and so all since the last folded one."""
         if loaded is None or not loaded.tail or await self._failure(loaded) is None:
             return
         for length in range(1, len(loaded.tail) + 1):
@@ -134,7 +134,7 @@ class LineDecoder:
                 return
 
     async def _failure(self, loaded: LoadedState) -> Exception | None:
-        """Why a state cannot be put together, if it cannot."""
+        """Return why a state cannot be computed, if it cannot."""
         try:
             await self._states.fold(self._line, loaded)
         except _UNDECODABLE as error:
@@ -158,7 +158,7 @@ class LineDecoder:
 
 
 def _values(operation: Operation) -> Iterator[bytes]:
-    """The packed values that an operation brings."""
+    """Yield the packed values of an operation."""
     if isinstance(operation, Set):
         yield operation.value
     elif isinstance(operation, EditMap):
