@@ -54,8 +54,7 @@ _ATTEMPTS = 1000
 """How often an append retries before it gives up. Each time, another writer succeeded."""
 
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
-"""How often it retries without a pause, and for how many seconds it pauses at most: so that all of many writers
-succeed."""
+"""How often it retries without a pause, and for how many seconds it pauses at most."""
 
 _HEAVY = 256 << 10
 """Where folds are rarer than usual, this many bytes of changes cause one anyway."""
@@ -108,8 +107,7 @@ class AppendRequest:
     opens: str = ""
     """The name of a branch that starts with this step."""
     merged: tuple[StepParent, ...] = ()
-    """The further parents of a merge. Its time is not before theirs, and its changes are relative to the first
-    parent."""
+    """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
     fold_every: int = 0
     """The number of steps from one folded state to the next, where it is not the usual one."""
 
@@ -466,7 +464,6 @@ class _Batch:
         return [each for each in self.results if isinstance(each, PreparedStep)]
 
     def add(self, prepared: PreparedStep) -> None:
-        """Add a step."""
         self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
         self.changes += prepared.changes
         self.results.append(prepared)
@@ -486,7 +483,6 @@ class _Batch:
         return steps
 
     def add_rows(self, rows: RowChanges) -> None:
-        """Add the readable rows of a line."""
         start = len(self.changes)
         for position, change in enumerate(rows.changes):
             if isinstance(change, Expect):
@@ -501,7 +497,6 @@ class _Batch:
         return number, _Condition.ROWS if failed in self._row_conditions else conditions[failed - start], parent
 
     def last(self, line: Line) -> PreparedStep | None:
-        """Return the last step on a line so far."""
         return next((each for each in reversed(self.steps) if each.request.line == line), None)
 
     def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
@@ -512,7 +507,6 @@ class _Batch:
         return None
 
     def free_branch(self, line: Line) -> int:
-        """Return a number that no branch of these steps has."""
         return 1 + max((each.point.branch for each in self.steps if each.request.line == line), default=0)
 
 

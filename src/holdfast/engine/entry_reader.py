@@ -58,8 +58,7 @@ class EntryReader:
         self._indexes = _Indexes()
 
     async def origin(self, line: Line, loaded: LoadedState, key: bytes) -> WrittenBy | None:
-        """Return the step that wrote a packed key last, without reading the value; None if the state has no such
-        key."""
+        """Return the step that wrote a packed key last; None if the state has no such key. The value is not read."""
         change = changed_keys(loaded).get(key)
         if change is not None:
             return None if change[1] is None else change[0]
@@ -80,8 +79,7 @@ class EntryReader:
         return await self._replay(line, loaded, key)
 
     async def find_rare(self, line: Line, loaded: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:
-        """Return the entry of a key that sorts before `end`. States that have no keys there, as most, are not
-        searched."""
+        """Return the entry of a key that sorts before `end`. States without keys there, as most, are not searched."""
         root = loaded.root.child
         if root is not None and key not in changed_keys(loaded):
             name = ("before", line, root.id, end)

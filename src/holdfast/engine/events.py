@@ -39,8 +39,7 @@ def place_of(name: str) -> str:
 
 
 def lines_of(scope: str) -> list[str]:
-    """Return the names of the lines whose rows are about a scope: that of its state, and that of the agent whose scope
-    it is."""
+    """Return the names of the lines with rows about a scope: that of its state, and that of its agent."""
     return [MARK + scope, *([MARK + _AGENTS + scope.removeprefix(_AGENT)] if scope.startswith(_AGENT) else [])]
 
 

@@ -48,8 +48,7 @@ class Guard:
         return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:  # noqa: ARG002
-        """Return the normal form of a key that a caller names in a scope, or of some other id. `InvalidError` if it is
-        not valid."""
+        """Return the normal form of a key in a scope, or of another id. `InvalidError` if it is not valid."""
         return check_key(text, what)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
@@ -60,8 +59,7 @@ class Guard:
         return FREELY
 
     async def allow_named(self, action: Action, scope: Scope, keys: Sequence[str], name: str) -> Permit:
-        """Permit an action on something that the caller knows by name: the error reveals neither where it is nor
-        whether it exists."""
+        """Permit an action, by a name: the error reveals neither where the thing is nor whether it exists."""
         try:
             return await self.allow(action, scope, keys)
         except DeniedError as error:
@@ -74,5 +72,4 @@ class Guard:
         return list(scopes)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Record that keys were read, where reads are recorded. `DeniedError` if that is not allowed any more: what was
-        read is then not returned."""
+        """Record that keys were read, where reads are recorded. `DeniedError` if it is not allowed any more."""

@@ -176,14 +176,12 @@ class LineIndex:
         return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
 
     def renewed(self, line: Line, info: LineInfo) -> list[Change]:
-        """Return the condition that a line is unchanged, and the change of its version: cached tips are then out of
-        date."""
+        """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
         renewed_info = info._replace(version=info.version + 1)
         return [self.unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
 
     async def delete(self, *lines: Line) -> bool:
-        """Delete lines and all that belongs to them. False if there were none. `DeniedError` if there is a hold on
-        one."""
+        """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
             conditions = await require_no_hold(self._backend, lines)
@@ -366,8 +364,7 @@ class LineIndex:
         return pages
 
     async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
-        """Return a step and those before it on its branch, the last first, up to a limit or the first that was
-        pruned."""
+        """Return a step and those before it on its branch, the last first, up to a limit or a pruned one."""
         start = max(0, last.seq + 1 - limit)
         scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
         (rows,) = await self._backend.read([scan])
@@ -463,16 +460,14 @@ class LineIndex:
         return [Branch.of(row) for row in rows]
 
     async def base(self, line: Line, branch: Branch) -> str | None:
-        """Return the id of the step that a branch starts from; None at the start of the line, and if that step was
-        pruned."""
+        """Return the id of the step that a branch starts from; None at the line's start, and if it was pruned."""
         if not branch.base_length:
             return None
         (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
         return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:
-        """Return the number of the branch with a name. The first one is main, unless a new revision took over the
-        name."""
+        """Return the number of the branch with a name. The first one is main, unless a revision took over the name."""
         for branch in await self.branches(line):
             if branch.name == name:
                 return branch.branch

@@ -118,12 +118,9 @@ class StepWriter:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
         await self._check_parent(request, old)
         info = await self._lines.info(line)
-        attached = await self._appender.attached_changes(request, request.id)
+        extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):
-            if (
-                attached
-                and await self._context.backend.apply([self._lines.unchanged(line, info), *attached]) is not None
-            ):
+            if extra and await self._context.backend.apply([self._lines.unchanged(line, info), *extra]) is not None:
                 return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
@@ -133,7 +130,7 @@ class StepWriter:
             raise MissingNode("a line was rewritten")
         new_info = info._replace(version=info.version + 1)
         move = _Move(line, new_info, await self._lines.branches(line))
-        request = replace(request, time=request.time or old.point.time, riders=lambda _: attached)
+        request = replace(request, time=request.time or old.point.time, riders=lambda _: extra)
         number = move.new_branch()
         first = await self._appender.prepare(
             request, new_info, parent, loaded, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
@@ -253,8 +250,7 @@ class StepWriter:
         return moved
 
     async def _step(self, move: _Move, position: Position) -> _OldStep | None:
-        """Return the step at a position, if it is the last revision of its id. If there is none, require that to stay
-        so."""
+        """Return the step at a position, if it is the last revision of its id. If there is none, expect none."""
         line = move.line
         (rows,) = await self._context.backend.read([Scan(STEPS, (*line, *position))])
         if not rows:

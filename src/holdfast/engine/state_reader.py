@@ -26,8 +26,7 @@ _WORTH_COMPARING = 1024
 
 
 class AbsentPath(NotFoundError):
-    """The state has nothing at a path. A mapping raises `KeyError` for this, but not when the state itself is
-    deleted."""
+    """The state has nothing at a path. A mapping raises `KeyError` for this, but not for a deleted state."""
 
 
 class StateReader(PartialState):
@@ -221,7 +220,6 @@ class _EditBuilder:
         self._loaded = loaded
 
     async def edit(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditMap:
-        """Return the edit of the dict at a path."""
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
         done: set[bytes] = set()
@@ -246,8 +244,7 @@ class _EditBuilder:
         return EditMap(tuple(removed), tuple(put))
 
     async def _stored_key(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
-        """Return the key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key in
-        Python."""
+        """Return the key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are equal."""
         if isinstance(key, int | float) and abs(key) < 1 << 53:
             for kind in (bool, int, float):
                 if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):

@@ -21,8 +21,7 @@ def to_datetime(time: int) -> datetime:
 
 
 def to_time(moment: datetime) -> int:
-    """Convert a date and time to nanoseconds since 1970, at the end of its microsecond. Without a zone it is local
-    time."""
+    """Convert a date and time to nanoseconds since 1970, at the end of its microsecond. The default zone is local."""
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 

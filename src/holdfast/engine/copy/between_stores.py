@@ -296,8 +296,7 @@ class StoreCopier:
         return changing
 
     async def _is_identical(self, line: Line) -> bool:
-        """Return whether both stores have the same rows. Differences by concurrent writes or a killed copy are copied
-        again."""
+        """Return whether both stores have the same rows. What differs is copied again a few times."""
         last, copied = None, False
         for attempt in range(_COMPARISONS):
             if attempt:
@@ -389,8 +388,7 @@ class _Writer:
 
 
 async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
-    """Return an outline of a line: its row, branches, names and tags, pending writes, and the last step of each
-    branch."""
+    """Return a line's row, branches, names and tags, pending writes, and the last step of each branch."""
     found = await backend.read(
         [
             Get(LINES, [tuple(line)]),
@@ -453,8 +451,7 @@ def _of_steps(space: Table, listing: _Listing, steps: _Listing) -> _Listing:
 
 
 def _hide_stale(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
-    """Return the changes that hide what is out of date of a line: its state, and steps that it does not have any
-    more."""
+    """Return the changes that hide what is out of date of a line: its state, and steps that were removed."""
     gone = {columns[0] for columns in there.values()} - {columns[0] for columns in steps.values()}
     return clear_state(line) + [
         Delete(space, (*line, id)) for id in sorted(map(str, gone)) for space in (TRANSITIONS, METADATA)
@@ -462,8 +459,7 @@ def _hide_stale(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
 
 
 def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _Listing, url: str) -> None:
-    """Check that the line in the target is a copy of this one. `ConflictError` if it is another line, or has steps of
-    its own."""
+    """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
     if ours.columns[0] != theirs.columns[0]:
         raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)

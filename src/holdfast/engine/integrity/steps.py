@@ -249,8 +249,7 @@ class StepCheck:
         return said == is_so if plain else isinstance(said, dict) and said.keys() == is_so.keys()
 
     async def _check_merges(self) -> None:
-        """Check further parents. A missing one was deleted with its branch; and that branch's number may be used
-        again."""
+        """Check further parents. A missing one was deleted with its branch, whose number may be used again."""
         for start in range(0, len(self._merged), TOGETHER):
             some = self._merged[start : start + TOGETHER]
             scans = [

@@ -39,8 +39,7 @@ async def look(
     level: VerifyLevel = VerifyLevel.HASHES,
     tell: Callable[[int], None] | None = None,
 ) -> LineCheck:
-    """Check a line, and return all that was collected. `tell` is called from time to time with the number of rows
-    read."""
+    """Check a line, and return all that was collected. `tell` is called with the number of rows read so far."""
     repeated: set[tuple[object, ...]] | None = None
     attempts = 0
     while True:

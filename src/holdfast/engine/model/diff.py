@@ -57,8 +57,7 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
 
 
 def _is_small(edit: Operation, new: Packed) -> bool:
-    """Return whether an edit leaves so much unchanged that its size need not be compared: at least half of the
-    parts."""
+    """Return whether an edit leaves at least half of the parts unchanged: its size need not be compared."""
     if isinstance(edit, EditMap) and isinstance(new, dict):
         return 2 * len(edit.put) <= len(new)
     if isinstance(edit, EditList) and isinstance(new, list):
@@ -164,8 +163,7 @@ def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditLi
 
 
 def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int, depth: int) -> None:
-    """Add items that are not in the old list; where as many were removed as added, check whether they were only
-    changed."""
+    """Add items that are not in the old list, or changes of as many that were removed."""
     if not fresh:
         return
     if len(gone) != len(fresh):

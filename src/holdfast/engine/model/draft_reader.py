@@ -43,8 +43,7 @@ def is_dict(value: Draft) -> bool:
 
 
 def keys(ws: Workspace, value: Draft) -> Rounds[list[bytes] | None]:
-    """Return the packed keys of a dict, in its order; None if it is not a dict. Of a dict in nodes, all leaves are
-    read."""
+    """Return the packed keys of a dict, in its order; None if it is not a dict. All leaves are read."""
     state = as_dict(value, _NOWHERE)
     if state is None:
         return None
@@ -72,8 +71,7 @@ def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[byt
 
 
 def written_items(ws: Workspace, value: Draft, origin: WrittenBy, start: int, stop: int) -> Rounds[list[ListItem]]:
-    """Return a run of a list's items with the steps that wrote them: for a list that was written as a whole, the step
-    of that."""
+    """Return a run of a list's items with the steps that wrote them; `origin` wrote a list that is not in nodes."""
     state = as_list(value, origin)
     found: list[ListItem] = []
     for piece in [] if state is None else list_tree.slice_pieces(state.pieces, start, stop - start):

@@ -65,8 +65,7 @@ Draft: TypeAlias = Slot | ListDraft | MapDraft
 def draft(
     ws: Workspace, root: MapRoot, steps: Iterable[tuple[WrittenBy, EditMap]], load: LoadLarge
 ) -> Rounds[MapDraft]:
-    """Return the state after these steps. Loads only what they change; `load` is called for large values changed in
-    part."""
+    """Return the state after these steps. Loads only what they change; `load` loads large values changed in part."""
     state, steps = MapDraft(root, root.ranks), list(steps)
     if any(edit.removed or edit.moved for _, edit in steps):
         for origin, edit in steps:

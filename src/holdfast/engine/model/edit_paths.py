@@ -68,8 +68,7 @@ def inside(tree: Any, path: Path) -> Any:
 
 
 def within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
-    """Return an edit as far as it is one at a path: the same if it lies below, or what it does there if it lies
-    above."""
+    """Return what an edit does at a path: the edit itself if it lies below, or a part of it if it lies above."""
     if edit.quiet:
         return []
     mine = before if edit.kind == "remove" else path  # a removed value is named by its path in the old state
@@ -88,8 +87,7 @@ def within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
 
 
 def place_before(edits: Sequence[Edit], path: Path) -> Path | None:
-    """Return the path of a value in the old state: items before it may have been added or removed; None if it had
-    none."""
+    """Return the path of a value in the old state, where items before it may have moved it; None if it had none."""
     for edit in edits:
         if edit.kind == "add" and not edit.quiet and path[: len(edit.path)] == edit.path:
             return path if type(edit.path[-1]) is not int else None

@@ -73,7 +73,6 @@ class _Place(NamedTuple):
         return self._replace(pointer=self.pointer + "".join(f"/{token}" for token in tokens))
 
     def at(self, key: Any, token: str) -> _Place:
-        """Return the place below a key."""
         return _Place((*self.path, key), (*self.was, key), f"{self.pointer}/{_escaped(token)}")
 
 
@@ -145,7 +144,6 @@ class _DeltaWalker:
     # Packed values ----------------------------------------------------------------------------------------------
 
     def delta(self, place: _Place, delta: Delta) -> None:
-        """Follow a delta."""
         if isinstance(delta, MapDelta):
             for key, change in delta.entries:
                 name = unpack_name(key)

@@ -33,8 +33,7 @@ def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[b
 
 
 def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None], ranks: int) -> Rounds[MapRoot]:
-    """Return the dict with entries put in or, where None, removed. Their keys were looked up before: the nodes are
-    loaded."""
+    """Return the dict with entries put in or, where None, removed. Their keys were looked up before."""
     if not changes:
         return MapRoot(root.child, ranks)
     if root.child is None:

@@ -19,8 +19,7 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_m
 T = TypeVar("T")
 
 Path: TypeAlias = tuple[bytes | int | slice, ...]
-"""The path to a value: packed keys of dicts, indexes of lists, and slices of lists, as merged so far with our side in
-them."""
+"""The path to a value: packed keys of dicts, indexes and slices of lists, as merged so far with our side in them."""
 
 
 class PackedConflict(NamedTuple):
@@ -203,8 +202,7 @@ def _settle(base: T, ours: T, theirs: T) -> T | None:
 def _regions(
     base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]
 ) -> list[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
-    """Split the three lists into regions, alternately different and equal: what lies between items that all three
-    share."""
+    """Split the three lists into regions, alternately different and equal, around items that all three share."""
     in_ours = _matches(base, ours)
     in_theirs = _matches(base, theirs)
     regions = []

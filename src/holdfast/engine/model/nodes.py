@@ -124,8 +124,7 @@ Node: TypeAlias = SegmentNode | LeafNode | IndexNode
 
 
 def sort_key(key: bytes) -> bytes:
-    """Return the sort key of a packed key: strings by their text, so that a prefix is a range; other keys before
-    them."""
+    """Return the sort key of a packed key: strings sort by their text, after all other keys."""
     if 0xA0 <= key[0] <= 0xBF:  # a short string, as most keys are
         return b"\x01" + key[1:]
     return b"\x01" + msgpack.content(key) if msgpack.is_str(key) else b"\x00" + key

@@ -127,8 +127,7 @@ def _made_of(given: Mapping[str, str | None], before: tuple[ScopePart, ...] = ()
 
 
 def _plain(text: str) -> str:
-    """Return the text as a plain string: a subclass may claim to equal another name, and would be cached in its
-    place."""
+    """Return the text as a plain string: a subclass may claim to equal another name in the cache."""
     return text if type(text) is str else str.__str__(text)
 
 

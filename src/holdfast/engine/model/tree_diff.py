@@ -190,8 +190,7 @@ class _Differ:
     def _different_entries(
         self, old: MapRoot, new: MapRoot
     ) -> Walk[tuple[dict[bytes, MapEntry], dict[bytes, MapEntry], bool]]:
-        """Return the entries of both, in their order, except those in leaves that both have; and whether there are
-        such."""
+        """Return the entries of both, in order, except those in leaves that both have; and whether there are such."""
         left = [] if old.child is None else [old.child]
         right = [] if new.child is None else [new.child]
         unread = False
@@ -210,8 +209,7 @@ class _Differ:
         return _entries(self._old.ws, left), _entries(self._new.ws, right), unread
 
     def _is_odd(self, old: MapRoot, new: MapRoot) -> Walk[bool]:
-        """Return whether one of two dicts has keys that are not text, which come first; or looks like a mark in
-        JSON."""
+        """Return whether one of two dicts has keys that are not text, or looks like a mark in JSON."""
         firsts = yield from _together(
             [_on_old(_first(self._old.ws, old.child)), _on_new(_first(self._new.ws, new.child))]
         )

@@ -82,8 +82,7 @@ class Workspace:
         return node
 
     def children(self, child: ChildRef) -> tuple[ChildRef, ...]:
-        """Return the nodes below an index that is loaded, each one level lower. `CorruptError` if they do not match the
-        index."""
+        """Return the nodes below an index that is loaded. `CorruptError` if they do not match the index."""
         node = self._nodes[child.id]
         if not isinstance(node, IndexNode) or any(below.height != child.height - 1 for below in node.children):
             raise _wrong(child)

@@ -160,8 +160,7 @@ class Projector:
         return thread
 
     async def _read(self, line: Line, info: LineInfo) -> ProjectedThread:
-        """Read the rows of a thread; for state, which has no conversations and perhaps very many keys, without how each
-        is shown."""
+        """Read the rows of a thread; for state, which may have very many keys, without how each is shown."""
         values_scan = Scan(STATE_VALUES, tuple(line), limit=None if has_messages(line.name) else 0)
         heads, values, branches = await self._backend.read(
             [Get(AGENT_STATES, [tuple(line)]), values_scan, Scan(BRANCHES, tuple(line))]
@@ -500,8 +499,7 @@ class Projector:
         return heads[0].columns[5] == point.hash.hex()
 
     async def _has_all_steps(self, line: Line) -> bool:
-        """Return whether every checkpoint of a thread has its rows: others than the latest may have been saved
-        without."""
+        """Return whether every checkpoint of a thread has its rows: some may have been saved without."""
         steps, transitions, branches = await self._backend.read(
             [
                 Scan(STEPS, tuple(line), start=("\0",), by="id", bodies=False),

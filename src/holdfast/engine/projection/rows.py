@@ -44,8 +44,7 @@ class ProjectedStep(NamedTuple):
 
 
 class ProjectedThread(NamedTuple):
-    """The stored rows of a thread: its row, if it has one; of each channel, how it is shown and how many items it
-    has."""
+    """The stored rows of a thread: its row, if any; of each channel, how it is shown and how many items it has."""
 
     row: tuple[Scalar, ...] | None
     channels: Mapping[str, tuple[str, int]]

@@ -29,8 +29,7 @@ AROUND = 256
 """Of a long text that was changed in places, this many characters around each change are read."""
 
 _PARTS = (("content",), ("tool_calls",), ("invalid_tool_calls",))
-"""The lists in a message whose items have a `type`, such as `tool_call`. It is not part of the conversation, and so not
-text."""
+"""The lists in a message whose items have a `type`, such as `tool_call`, which is not text."""
 
 _decode = Decoder().decode
 
@@ -63,8 +62,7 @@ class ChannelsAroundEdit(NamedTuple):
 
 
 def replaced(edit: EditMap) -> list[bytes]:
-    """Return the channels with small lists or dicts that are set as a whole: their old values are needed to see what is
-    new."""
+    """Return the channels with small lists or dicts that are set as a whole, whose old values are needed."""
     return _channels(edit, lambda each: isinstance(each, Set) and _is_container(each.value))
 
 
@@ -74,8 +72,7 @@ def edited_texts(edit: EditMap) -> list[bytes]:
 
 
 def edited_items(edit: EditMap) -> list[bytes]:
-    """Return the channels with list items that are changed: their new values are needed to see the roles of
-    messages."""
+    """Return the channels with list items that are changed, whose new values are needed for the roles of messages."""
     return [key for key, operation in edit.put if not _is_hidden(key) and _edits_items(operation)]
 
 

@@ -41,8 +41,7 @@ def _end_of_word() -> re.Pattern[str]:
 
 
 class FoldedText(NamedTuple):
-    """A text as it is shown, as it is searched, and the position of each character of the latter in the former if they
-    differ."""
+    """A text as it is shown, as it is searched, and the position in the former of each character of the latter."""
 
     shown: str
     text: str
