@@ -62,15 +62,15 @@ class EntryReader:
         change = changed_keys(loaded).get(key)
         if change is not None:
             return None if change[1] is None else change[0]
-        found = await self._folded(line, loaded, key)
-        return None if found is None else found.origin
+        result = await self._folded(line, loaded, key)
+        return None if result is None else result.origin
 
     async def find(self, line: Line, loaded: LoadedState, key: bytes) -> FoundEntry | None:
         """Return the entry of a packed key; None if the state has no such key."""
         change = changed_keys(loaded).get(key)
         if change is None:
-            found = await self._folded(line, loaded, key)
-            return None if found is None else await self._entry(line, loaded, *found)
+            result = await self._folded(line, loaded, key)
+            return None if result is None else await self._entry(line, loaded, *result)
         origin, operation = change
         if operation is None:
             return None
@@ -104,20 +104,20 @@ class EntryReader:
     ) -> list[FoundEntry]:
         """Return entries in the order of their keys, from `start` to before `stop`, at most `limit`."""
         keys = await self.keys(line, loaded, start, stop, limit)
-        found = []
+        result = []
         for key, slot in keys.items():
             if slot is None:
                 entry = await self.find(line, loaded, key)
             else:
                 entry = await self._entry(line, loaded, key, slot.slot, slot.origin)
             if entry is not None:
-                found.append(entry)
-        return found
+                result.append(entry)
+        return result
 
     async def keys(
         self, line: Line, loaded: LoadedState, start: bytes, stop: bytes | None, limit: int | None
     ) -> dict[bytes, node_lookup.StoredEntry | None]:
-        """The same, without values but those that are at hand."""
+        """Return the keys of a page, with their stored entries where no later step changed them."""
         changed = {
             key: operation is not None
             for key, (_, operation) in changed_keys(loaded).items()
@@ -125,21 +125,21 @@ class EntryReader:
         }
         removals = sum(not exists for exists in changed.values())
 
-        def enough(found: list[node_lookup.StoredEntry]) -> bool:
-            if stop is not None and found and sort_key(found[-1].key) >= stop:
+        def enough(result: list[node_lookup.StoredEntry]) -> bool:
+            if stop is not None and result and sort_key(result[-1].key) >= stop:
                 return True
-            return limit is not None and len(found) >= limit + removals
+            return limit is not None and len(result) >= limit + removals
 
         stored = await self._states.nodes(line, loaded, node_lookup.entries(loaded.root, start, enough))
-        found: dict[bytes, node_lookup.StoredEntry | None] = {
+        result: dict[bytes, node_lookup.StoredEntry | None] = {
             each.key: each for each in stored if each.key not in changed and (stop is None or sort_key(each.key) < stop)
         }
         complete = not enough(stored) or (stop is not None and bool(stored) and sort_key(stored[-1].key) >= stop)
         last = b"" if complete else sort_key(stored[-1].key)
         for key, exists in changed.items():
             if exists and (complete or sort_key(key) <= last):
-                found[key] = None
-        return {key: found[key] for key in islice(sorted(found, key=sort_key), limit)}
+                result[key] = None
+        return {key: result[key] for key in islice(sorted(result, key=sort_key), limit)}
 
     async def _folded(self, line: Line, loaded: LoadedState, key: bytes) -> node_lookup.StoredEntry | None:
         """What a key holds in the folded state."""
@@ -175,11 +175,11 @@ class EntryReader:
             state = await self._states.nodes(line, loaded, draft(ws, loaded.root, steps, load))
             return await self._states.nodes(line, loaded, draft_reader.one(ws, state, key))
 
-        found = await self._states.with_large(line, loaded, draft_entry)
-        if found is None:
+        result = await self._states.with_large(line, loaded, draft_entry)
+        if result is None:
             return None
-        packed = await self._states.nodes(line, loaded, draft_reader.whole(ws, found[0]))
-        return FoundEntry(key, await self._resolve(line, packed), found[1])
+        packed = await self._states.nodes(line, loaded, draft_reader.whole(ws, result[0]))
+        return FoundEntry(key, await self._resolve(line, packed), result[1])
 
     async def _entry(self, line: Line, loaded: LoadedState, key: bytes, slot: Slot, origin: WrittenBy) -> FoundEntry:
         if isinstance(slot, bytes):
@@ -193,13 +193,13 @@ class EntryReader:
 
 def changed_keys(loaded: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:
     """Return the keys that were put or removed since the folded state."""
-    found = loaded.changed_keys
-    if found is None:
-        found = {}
+    result = loaded.changed_keys
+    if result is None:
+        result = {}
         for origin, edit in loaded.tail:
-            touch(found, origin, edit)
-        loaded.changed_keys = found  # when complete: other threads use the same state
-    return found
+            touch(result, origin, edit)
+        loaded.changed_keys = result  # when complete: other threads use the same state
+    return result
 
 
 def _only(edit: EditMap, key: bytes) -> EditMap | None:

@@ -74,8 +74,8 @@ class PartCheck:
 
     def _fold(self, row: Row, place: Where, commit: bytes) -> None:
         problem = ""
-        form, said = row.columns
-        if said != commit:
+        form, claim = row.columns
+        if claim != commit:
             problem = "a folded state is that of another checkpoint"
         elif self.check.info is not None and form != self.check.info.form:
             problem = f"a folded state has its nodes in set {int(form)}, and the thread in set {self.check.info.form}"

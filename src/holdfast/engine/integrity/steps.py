@@ -126,8 +126,8 @@ class StepCheck:
 
     def _step(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
         # Pruning updates the sizes at the ends of branches, and leaves the other ones as they were.
-        known = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
-        if point.size < (0 if known is None else known.size) + (0 if point.pruned else len(row.body)):
+        previous = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
+        if point.size < (0 if previous is None else previous.size) + (0 if point.pruned else len(row.body)):
             self.check.add(FindingCode.WRONG_SIZE, f"its size is said to be {point.size}, which is too little", point)
         if parent is not None:
             if point.depth != parent.depth + 1:
@@ -191,9 +191,9 @@ class StepCheck:
             )
             return
         for column in ("id", "time", "kind"):
-            said, is_so = getattr(point, column), getattr(header, column)
-            if said != is_so:
-                self._wrong(point, column, said, repr(is_so))
+            claim, actual = getattr(point, column), getattr(header, column)
+            if claim != actual:
+                self._wrong(point, column, claim, repr(actual))
         metadata = (point.metadata, header.metadata)
         if metadata == self._last_metadata:
             pass  # most steps have the same as the one before them
@@ -208,7 +208,7 @@ class StepCheck:
 
     def _follows(self, point: StepRef, step: Step, parent: StepRef | None) -> None:
         """Check that a step is at the position that its parents imply."""
-        said = step.header.parents[0] if step.header.parents else None
+        claim = step.header.parents[0] if step.header.parents else None
         if point.seq:
             place: Where | None = (point.branch, point.seq - 1)
         else:
@@ -216,8 +216,8 @@ class StepCheck:
             if branch is None and point.branch:
                 return  # nothing says where it should start
             place = (branch.base_branch, branch.base_length - 1) if branch is not None and branch.base_length else None
-        if place != (None if said is None else said[:2]):
-            found = "the start" if said is None else f"branch {said.branch}, number {said.seq}"
+        if place != (None if claim is None else claim[:2]):
+            found = "the start" if claim is None else f"branch {claim.branch}, number {claim.seq}"
             if not point.seq and point.branch:
                 what = (
                     f"branch {point.branch} starts after {found}, as its first checkpoint says, and not after {place}"
@@ -227,8 +227,8 @@ class StepCheck:
             else:
                 what = f"it follows {found}, and does not stand there"
                 self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
-        elif said is not None and parent is not None and parent.hash != said.commit:
-            what = f"it follows {said.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
+        elif claim is not None and parent is not None and parent.hash != claim.commit:
+            what = f"it follows {claim.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
             self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
 
     def _text_matches(self, text: str, packed: bytes) -> bool:
@@ -241,12 +241,12 @@ class StepCheck:
         if text == expected:
             return True
         try:
-            said, is_so = json.loads(text), json.loads(expected)
+            claim, actual = json.loads(text), json.loads(expected)
         except ValueError:
             return False
         # Of classes that are not loaded here, the text may have more than can be computed here.
         plain = _is_plain(value)
-        return said == is_so if plain else isinstance(said, dict) and said.keys() == is_so.keys()
+        return claim == actual if plain else isinstance(claim, dict) and claim.keys() == actual.keys()
 
     async def _check_merges(self) -> None:
         """Check further parents. A missing one was deleted with its branch, whose number may be used again."""

@@ -66,10 +66,10 @@ def pairs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int | None, int 
     None: the item has no counterpart. Items with ids, as messages have them, are matched by those; others by
     similarity.
     """
-    found = _by_similarity(old, new) if len(old) * len(new) <= _PAIRS else _by_id(old, new)
+    result = _by_similarity(old, new) if len(old) * len(new) <= _PAIRS else _by_id(old, new)
     done: list[tuple[int | None, int | None]] = []
     i = j = 0
-    for a, b in [*found, (len(old), len(new))]:
+    for a, b in [*result, (len(old), len(new))]:
         if a - i == b - j:
             done += _in_place(old, new, i, j, a - i)
         else:
@@ -110,17 +110,17 @@ def _by_similarity(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, in
         for j in range(len(new) - 1, -1, -1):
             paired = best[i + 1][j + 1] + scores[i][j] if scores[i][j] >= _SIMILAR else 0.0
             best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
-    found = []
+    result = []
     i = j = 0
     while i < len(old) and j < len(new):
         if scores[i][j] >= _SIMILAR and best[i][j] == best[i + 1][j + 1] + scores[i][j]:
-            found.append((i, j))
+            result.append((i, j))
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:
             i += 1
         else:
             j += 1
-    return found
+    return result
 
 
 _Bags: TypeAlias = dict[str, Counter[str]]

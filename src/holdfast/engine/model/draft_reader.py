@@ -18,14 +18,14 @@ _NOWHERE = WrittenBy(0, 0)
 
 def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | None]:
     """Return the value at a path of packed keys; None if there is none."""
-    found: Draft | None = value
+    result: Draft | None = value
     for key in path:
-        state = None if found is None else as_dict(found, _NOWHERE)
+        state = None if result is None else as_dict(result, _NOWHERE)
         if state is None:
             return None
         written = yield from one(ws, state, key)
-        found = None if written is None else written[0]
-    return found
+        result = None if written is None else written[0]
+    return result
 
 
 def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, WrittenBy] | None]:
@@ -73,13 +73,13 @@ def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[byt
 def written_items(ws: Workspace, value: Draft, origin: WrittenBy, start: int, stop: int) -> Rounds[list[ListItem]]:
     """Return a run of a list's items with the steps that wrote them; `origin` wrote a list that is not in nodes."""
     state = as_list(value, origin)
-    found: list[ListItem] = []
+    result: list[ListItem] = []
     for piece in [] if state is None else list_tree.slice_pieces(state.pieces, start, stop - start):
         if state is not None and isinstance(piece, KeepRun):
             piece = yield from list_tree.slice_items(ws, state.root, piece.start, piece.start + piece.length)
         if not isinstance(piece, KeepRun):
-            found += piece
-    return found
+            result += piece
+    return result
 
 
 def whole(ws: Workspace, value: Draft) -> Rounds[Packed]:
@@ -96,11 +96,11 @@ def whole(ws: Workspace, value: Draft) -> Rounds[Packed]:
 
 def _whole_dict(ws: Workspace, value: MapDraft) -> Rounds[Packed]:
     yield from ws.load_all([] if value.root.child is None else [value.root.child])
-    found: dict[bytes, tuple[int, Packed]] = {}
+    result: dict[bytes, tuple[int, Packed]] = {}
     for stored in map_tree.entries(ws, value.root):
         if stored.key not in value.changes:
-            found[stored.key] = (stored.rank, read_slot(ws, stored.slot))
+            result[stored.key] = (stored.rank, read_slot(ws, stored.slot))
     for key, change in value.changes.items():
         if change is not None:
-            found[key] = (change.rank, (yield from whole(ws, change.value)))
-    return {key: packed for key, (_, packed) in sorted(found.items(), key=lambda pair: pair[1][0])}
+            result[key] = (change.rank, (yield from whole(ws, change.value)))
+    return {key: packed for key, (_, packed) in sorted(result.items(), key=lambda pair: pair[1][0])}

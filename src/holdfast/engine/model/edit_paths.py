@@ -16,12 +16,12 @@ from holdfast.engine.model.packed_state import Packed, as_map
 
 def operation_at(edit: EditMap, keys: Sequence[bytes]) -> Operation | None:
     """Return what an edit does at a path, or to a whole value above it; None if nothing."""
-    found: Operation | None = edit
+    result: Operation | None = edit
     for key in keys:
-        if not isinstance(found, EditMap):
-            return found
-        found = dict(found.put).get(key)
-    return found
+        if not isinstance(result, EditMap):
+            return result
+        result = dict(result.put).get(key)
+    return result
 
 
 Said: TypeAlias = "Operation | Packed | Absent | None"
@@ -29,14 +29,14 @@ Said: TypeAlias = "Operation | Packed | Absent | None"
 nothing afterwards, or the step alone does not tell."""
 
 
-def below(said: Said, key: bytes) -> Said:
+def below(effect: Said, key: bytes) -> Said:
     """Return the effect on an entry there."""
-    if isinstance(said, EditMap):
-        said = None if key in said.removed else dict(said.put).get(key, NOTHING)
-    elif not isinstance(said, Absent):
-        entries = opened_map(said) if isinstance(said, bytes) else said
-        said = entries.get(key) if isinstance(entries, dict) else None
-    return said.value if isinstance(said, Set) else said
+    if isinstance(effect, EditMap):
+        effect = None if key in effect.removed else dict(effect.put).get(key, NOTHING)
+    elif not isinstance(effect, Absent):
+        entries = opened_map(effect) if isinstance(effect, bytes) else effect
+        effect = entries.get(key) if isinstance(entries, dict) else None
+    return effect.value if isinstance(effect, Set) else effect
 
 
 def opened_map(packed: bytes) -> Packed | None:

@@ -240,11 +240,11 @@ class _DeltaWalker:
             ((mark, one),) = old.items()
             ((_, other),) = new.items()
             follow = _FOLLOWERS.get(mark) or (_DeltaWalker._content if mark[1:2].isupper() else None)
-            found = len(self.edits)
+            first_edit = len(self.edits)
             if follow is not None and follow(self, place.inside(_escaped(mark)), one, other):
-                if any(not edit.quiet for edit in self.edits[found:]) or not _unlike(old, new):
+                if any(not edit.quiet for edit in self.edits[first_edit:]) or not _unlike(old, new):
                     return
-                del self.edits[found:]  # no difference has a path of its own
+                del self.edits[first_edit:]  # no difference has a path of its own
         if _unlike(old, new):
             self._changed(place, old, new)
 

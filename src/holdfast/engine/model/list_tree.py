@@ -35,25 +35,25 @@ def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[l
     """Return some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
         raise CorruptError(f"items {start} to {end} are wanted of a list that has {size(root)}")
-    found: list[ListItem] = []
+    result: list[ListItem] = []
     for part in (yield from _cut(ws, root.child, start, end)):
         if isinstance(part, ChildRef):
             yield from ws.load_all([part])
             part = items(ws, ListRoot(part))
-        found += part
-    return found
+        result += part
+    return result
 
 
 def slice_pieces(pieces: Pieces, start: int, length: int) -> Pieces:
     """Return the pieces of a part of a list that is itself in pieces."""
-    found: Pieces = []
+    result: Pieces = []
     for piece in pieces:
         count = piece.length if isinstance(piece, KeepRun) else len(piece)
         low, high = max(start, 0), min(start + length, count)
         if low < high:
-            found.append(KeepRun(piece.start + low, high - low) if isinstance(piece, KeepRun) else piece[low:high])
+            result.append(KeepRun(piece.start + low, high - low) if isinstance(piece, KeepRun) else piece[low:high])
         start -= count
-    return found
+    return result
 
 
 def assemble(ws: Workspace, root: ListRoot, pieces: Pieces) -> Rounds[ListRoot]:

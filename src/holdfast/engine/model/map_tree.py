@@ -11,14 +11,14 @@ from holdfast.engine.model.workspace import Rounds, Workspace, chunks
 
 def entries(ws: Workspace, root: MapRoot) -> list[MapEntry]:
     """Return all entries of a dict whose nodes are loaded, in the dict's order."""
-    found = [entry for child in ws.bottom(root.child) for entry in ws.leaf(child).entries]
-    return sorted(found, key=lambda entry: entry.rank)
+    result = [entry for child in ws.bottom(root.child) for entry in ws.leaf(child).entries]
+    return sorted(result, key=lambda entry: entry.rank)
 
 
 def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[bytes, MapEntry]]:
     """Return the entries of these keys. Loads only the nodes on the paths to them."""
     wanted = {key: sort_key(key) for key in keys}
-    found: dict[bytes, MapEntry] = {}
+    result: dict[bytes, MapEntry] = {}
     level = [] if root.child is None else [(root.child, list(wanted))]
     while level:
         yield from ws.fetch(child.id for child, _ in level)
@@ -27,9 +27,9 @@ def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[b
             if child.height:
                 below += _route(ws.children(child), {key: wanted[key] for key in here})
             else:
-                found.update((entry.key, entry) for entry in ws.leaf(child).entries if entry.key in wanted)
+                result.update((entry.key, entry) for entry in ws.leaf(child).entries if entry.key in wanted)
         level = below
-    return found
+    return result
 
 
 def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None], ranks: int) -> Rounds[MapRoot]:
@@ -37,8 +37,8 @@ def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None
     if not changes:
         return MapRoot(root.child, ranks)
     if root.child is None:
-        fresh = [entry for entry in changes.values() if entry is not None]
-        return MapRoot(ws.index(_leaves(ws, fresh)), ranks)
+        new_entries = [entry for entry in changes.values() if entry is not None]
+        return MapRoot(ws.index(_leaves(ws, new_entries)), ranks)
     row = _update(ws, root.child, changes)
     top = ws.index(row)
     while top is not None and top.height and len(ws.children(top)) == 1:

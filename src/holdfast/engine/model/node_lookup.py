@@ -56,10 +56,10 @@ def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> R
 
 def entries(root: MapRoot, start: bytes, enough: Callable[[list[StoredEntry]], bool]) -> Rounds[list[StoredEntry]]:
     """Yield the entries from `start` on, in the order of their keys, until there are enough, or no more."""
-    found: list[StoredEntry] = []
+    result: list[StoredEntry] = []
     # The nodes yet to read, the first last: ids and heights.
     ahead = [] if root.child is None else [(root.child.id, root.child.height)]
-    while ahead and not enough(found):
+    while ahead and not enough(result):
         id, height = ahead.pop()
         data = (yield [id]).get(id)
         if height:
@@ -69,8 +69,8 @@ def entries(root: MapRoot, start: bytes, enough: Callable[[list[StoredEntry]], b
             continue
         keys, _, slots, origins = _leaf(data, id)
         first = bisect_left(keys, start, key=sort_key)
-        found += [_found(keys, slots, origins, at) for at in range(first, len(keys))]
-    return found
+        result += [_found(keys, slots, origins, at) for at in range(first, len(keys))]
+    return result
 
 
 def count(root: MapRoot, start: bytes) -> Rounds[int]:

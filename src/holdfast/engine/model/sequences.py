@@ -61,12 +61,12 @@ def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
     expected = 0
     at = 0
     while at < len(new):
-        found = places.get(new[at])
-        if found is None:
+        result = places.get(new[at])
+        if result is None:
             at += 1
             continue
-        nearest = bisect_left(found, expected)
-        start = found[nearest] if nearest < len(found) else found[0]
+        nearest = bisect_left(result, expected)
+        start = result[nearest] if nearest < len(result) else result[0]
         length = 1
         while start + length < len(old) and at + length < len(new) and old[start + length] == new[at + length]:
             length += 1
@@ -136,7 +136,7 @@ def _anchors(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]
 
 def _unique(items: Sequence[bytes]) -> dict[bytes, int]:
     """Return the position of each item that occurs once."""
-    seen: dict[bytes, int] = {}
+    used: dict[bytes, int] = {}
     for i, item in enumerate(items):
-        seen[item] = -1 if item in seen else i
-    return {item: i for item, i in seen.items() if i >= 0}
+        used[item] = -1 if item in used else i
+    return {item: i for item, i in used.items() if i >= 0}

@@ -79,48 +79,48 @@ def diff_trees(old: FoldedSide, new: FoldedSide, only: bytes | None = None) -> W
 def _on_old(rounds: Rounds[T]) -> Walk[T]:
     """Run a computation over the old side's nodes."""
     try:
-        wanted = next(rounds)
+        request_ids = next(rounds)
         while True:
-            stored, _ = yield wanted, []
-            wanted = rounds.send(stored)
+            stored, _ = yield request_ids, []
+            request_ids = rounds.send(stored)
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 def _on_new(rounds: Rounds[T]) -> Walk[T]:
     """Run a computation over the new side's nodes."""
     try:
-        wanted = next(rounds)
+        request_ids = next(rounds)
         while True:
-            _, stored = yield [], wanted
-            wanted = rounds.send(stored)
+            _, stored = yield [], request_ids
+            request_ids = rounds.send(stored)
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 def _together(walks: Sequence[Walk[T]]) -> Walk[list[T]]:
     """Run several walks at once: the nodes that they need at the same time are read in one round."""
-    found: dict[int, T] = {}
+    result: dict[int, T] = {}
     request: dict[int, Asked] = {}
 
     def go_on(number: int, answer: tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]] | None) -> None:
         try:
             request[number] = next(walks[number]) if answer is None else walks[number].send(answer)
         except StopIteration as done:
-            found[number] = done.value
+            result[number] = done.value
             request.pop(number, None)
 
     for number in range(len(walks)):
         go_on(number, None)
     while request:
-        old = list(dict.fromkeys(id for wanted, _ in request.values() for id in wanted))
-        new = list(dict.fromkeys(id for _, wanted in request.values() for id in wanted))
+        old = list(dict.fromkeys(id for request_ids, _ in request.values() for id in request_ids))
+        new = list(dict.fromkeys(id for _, request_ids in request.values() for id in request_ids))
         answer = yield old, new
         for number in list(request):
             go_on(number, answer)
-    return [found[number] for number in range(len(walks))]
+    return [result[number] for number in range(len(walks))]
 
 
 class _Differ:
@@ -328,8 +328,8 @@ def _open_indexes(ws: Workspace, children: list[ChildRef], height: int) -> list[
 
 
 def _entries(ws: Workspace, leaves: list[ChildRef]) -> dict[bytes, MapEntry]:
-    found = [entry for child in leaves for entry in ws.leaf(child).entries]
-    return {entry.key: entry for entry in sorted(found, key=lambda entry: entry.rank)}
+    result = [entry for child in leaves for entry in ws.leaf(child).entries]
+    return {entry.key: entry for entry in sorted(result, key=lambda entry: entry.rank)}
 
 
 def _reordered(before: dict[bytes, MapEntry], after: dict[bytes, MapEntry], unread: bool) -> bool:

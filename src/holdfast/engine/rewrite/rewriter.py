@@ -186,9 +186,9 @@ class Rewriter:
         freed = SizeBalance()
         if measure:
             # Once: concurrent appends should not cause it to be computed again and again.
-            gone = Delete(NODES, (*line, info.form))
+            old_nodes = Delete(NODES, (*line, info.form))
             changes = await self._changes(progress, removal, plan)
-            freed = (await balance(self._backend, [*changes, gone])).plus(progress.added)
+            freed = (await balance(self._backend, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
         while True:
@@ -276,8 +276,8 @@ class Rewriter:
         """
         number = branch.branch
         if number not in progress.done:
-            for gone, points in groupby(progress.known.get(number, ()), progress.goes):
-                if gone:
+            for is_removed, points in groupby(progress.known.get(number, ()), progress.goes):
+                if is_removed:
                     for point in points:
                         progress.drop(point)
                     continue

@@ -221,18 +221,18 @@ def _list(at: _Place, edit: EditList, old: list[bytes], now: list[bytes], load: 
 
 def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[ExtractedText]:
     """Yield the new parts of a text, with what is around them."""
-    text, fresh = content.decode(errors="replace"), []
-    at, kept = 0, None
+    text, new_spans = content.decode(errors="replace"), []
+    at, last_run = 0, None
     for part in edit.parts:
         size = part.length if isinstance(part, KeepRun) else len(part)
-        if not isinstance(part, KeepRun) or kept is not None:  # two runs that are adjacent now may form a new word
+        if not isinstance(part, KeepRun) or last_run is not None:  # two runs that are adjacent now may form a new word
             start = len(content[:at].decode(errors="ignore"))
             new = "" if isinstance(part, KeepRun) else content[at : at + size].decode(errors="replace")
-            fresh.append((start, start + len(new)))
-        kept = part if isinstance(part, KeepRun) else None
+            new_spans.append((start, start + len(new)))
+        last_run = part if isinstance(part, KeepRun) else None
         at += size
     windows: list[tuple[int, int, list[tuple[int, int]]]] = []
-    for low, high in fresh:
+    for low, high in new_spans:
         start, end = _to_space(text, low - AROUND, -1), _to_space(text, high + AROUND, 1)
         if windows and start <= windows[-1][1]:
             first, _, spans = windows.pop()
