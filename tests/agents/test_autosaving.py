@@ -37,7 +37,7 @@ class Noted(AutosaveWorker):
 
 def watched(**settings: Any) -> tuple[DirtyTracker, Noted, Clock]:
     store, _ = wobbly()
-    store._engine.agents = saver = Noted(clock := Clock())
+    store._engine.workers.append(saver := Noted(clock := Clock()))
     agent = Noter().attach(store, "a", autosave=Autosave(**settings))
     tracker = agent.keeper.tracker
     assert tracker is not None

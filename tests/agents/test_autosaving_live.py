@@ -22,7 +22,7 @@ import pytest
 import holdfast
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.callbacks import invoke
-from holdfast.agents.runtime.autosave import SaveQueue, _is_ending
+from holdfast.agents.runtime.autosave import AutosaveWorker, SaveQueue, _is_ending
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, suspend_autosave
 from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
@@ -300,6 +300,7 @@ from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
 from holdfast.agents.runtime.dirty_tracker import suspend_autosave
+from holdfast.agents.runtime.autosave import AutosaveWorker
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
 store = holdfast.open(sys.argv[1])
@@ -375,9 +376,9 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
         agent = Noter().attach(store, "a", autosave=SELDOM)
         agent.start()
         agent.changed()
-        store._engine.agents._thread_queue.close()  # a child has none
+        AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
         with agent.keeper.lock:
-            store._engine.agents.renew_locks()
+            AutosaveWorker.of(store._engine).renew_locks()
             assert agent.metrics.unsaved == 0
             agent.changed()
             thread = threading.Thread(target=agent.flush)
@@ -394,12 +395,12 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent.start()
         agent.notes.append("of the parent")
         agent.changed()
-        store._engine.agents._thread_queue.close()  # a child has none
-        store._engine.agents.renew_locks()
-        store._engine.agents.flush_at_exit()
+        AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
+        AutosaveWorker.of(store._engine).renew_locks()
+        AutosaveWorker.of(store._engine).flush_at_exit()
         assert notes(store) == []
         agent.changed()
-        store._engine.agents.flush_at_exit()
+        AutosaveWorker.of(store._engine).flush_at_exit()
         assert notes(store) == ["of the parent"]
 
 
@@ -414,7 +415,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
         agent.changed()
 
     asyncio.run(work())
-    store._engine.agents.flush_at_exit()
+    AutosaveWorker.of(store._engine).flush_at_exit()
     assert "1 agents have changes that are not saved: a: the AsyncStore was not closed" in caplog.text
     asyncio.run(store.close())
 
@@ -427,7 +428,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.start()
     agent.notes.append("lost")
     agent.changed()
-    store._engine.agents.flush_at_exit()
+    AutosaveWorker.of(store._engine).flush_at_exit()
     assert notes(store) == ["lost"]
     agent.notes.append("really lost")
     agent.changed()
@@ -436,7 +437,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
         agent.save()
     refused = backend.refused
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
-        store._engine.agents.flush_at_exit()
+        AutosaveWorker.of(store._engine).flush_at_exit()
     assert backend.refused == refused
     assert "1 agents" in caplog.text
     backend.work()
@@ -448,7 +449,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     assert "a bad note" in caplog.text
     assert bystander.metrics.unsaved == 0
     store.close()
-    store._engine.agents.flush_at_exit()
+    AutosaveWorker.of(store._engine).flush_at_exit()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

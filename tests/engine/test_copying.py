@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.backends.interface import Backend, Batch, Create, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, STEPS, TABLES
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError
@@ -45,7 +46,7 @@ OTHER = Line("else", "t")
 
 
 def copy(store: Store, names: Mapping[Line, Line] | None = None) -> None:
-    run(store._engine.copier.copy({LINE: COPY} if names is None else names))
+    run(LineCopier(store._engine).copy({LINE: COPY} if names is None else names))
 
 
 def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:

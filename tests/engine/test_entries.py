@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.entry_reader import EntryReader, touched
+from holdfast.engine.entry_reader import EntryReader, changed_keys
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.nodes import ChildRef, MapRoot, WrittenBy
 from holdfast.engine.model.operations import EditMap, Set
@@ -29,14 +29,14 @@ class Halfway(tuple[tuple[WrittenBy, EditMap], ...]):
             yield step
             if not number and not self.seen:
                 self.seen.append(0)
-                self.seen.append(len(touched(self.held)))
+                self.seen.append(len(changed_keys(self.held)))
 
 
 def test_who_comes_second_sees_all_keys() -> None:
     tail = Halfway(STEPS)
     tail.seen = []
     tail.held = LoadedState(EMPTY, 0, tail)
-    assert len(touched(tail.held)) == len(STEPS)
+    assert len(changed_keys(tail.held)) == len(STEPS)
     assert tail.seen == [0, len(STEPS)]
 
 

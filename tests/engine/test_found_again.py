@@ -20,6 +20,7 @@ from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooDeepError
@@ -253,14 +254,14 @@ def test_a_cancelled_copy_of_several_lines_leaves_no_lease(tmp_path: Path) -> No
         nonlocal cancelled
         number = next(numbers)
         names = {Line("", f"{name}"): Line("", f"{name} {number}") for name in "ab"}
-        task = asyncio.create_task(arun(store._engine.copier.copy(names)))
+        task = asyncio.create_task(arun(LineCopier(store._engine).copy(names)))
         with moment.interfere(backend, task.cancel):
             try:
                 await task
             except asyncio.CancelledError:
                 cancelled += 1
         if not await store.threads(prefix=f"a {number}"):
-            await arun(store._engine.copier.copy(names))
+            await arun(LineCopier(store._engine).copy(names))
         assert (await store.get(f"b {number}")).state == {"n": 1}
 
     async def fill() -> None:

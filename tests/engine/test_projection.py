@@ -25,6 +25,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError
 from holdfast.langgraph import HoldfastSaver
@@ -398,7 +399,7 @@ def test_rows_come_with_a_copy() -> None:
     on = MemoryBackend()
     store = showing(on)
     store.put("t", {"messages": ["a"], "n": 1}, metadata={"k": 1})
-    run(store._engine.copier.copy({Line("", "t"): Line("", "copy")}))
+    run(LineCopier(store._engine).copy({Line("", "t"): Line("", "copy")}))
     assert rows_of(on)["state_values"]["copy", "n"]["value"] == 1
     check_rows(on)
 

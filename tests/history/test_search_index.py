@@ -11,6 +11,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, WORDS, WordList
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import Line
@@ -261,10 +262,10 @@ def test_words_that_are_cut_off(url: str) -> None:
 def test_a_copy_of_a_thread_is_found(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
-        run(store._engine.copier.copy({Line("", "t"): Line("", "u")}))
+        run(LineCopier(store._engine).copy({Line("", "t"): Line("", "u")}))
         assert rows(store, "u") == set()
         store.maintenance.build_index()
-        run(store._engine.copier.copy({Line("", "t"): Line("", "v")}))
+        run(LineCopier(store._engine).copy({Line("", "t"): Line("", "v")}))
         assert rows(store, "v") == {(0, 0)}
         assert {match.thread for match in store.search("hello").matches} == {"t", "u", "v"}
 

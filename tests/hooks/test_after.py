@@ -167,12 +167,12 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
         assert go_on.wait(30)
         seen.append(call.value)
 
-    held._engine.hooks.later._most = 4
+    held.hooks._registry().later._most = 4
     held.state()["k"] = 0
     deadline = time.monotonic() + 30
-    while held._engine.hooks.later._all and time.monotonic() < deadline:
+    while held.hooks._registry().later._all and time.monotonic() < deadline:
         time.sleep(0.001)
-        if held._engine.hooks.later._all[0].gone:
+        if held.hooks._registry().later._all[0].gone:
             break
     with caplog.at_level(logging.ERROR, "holdfast.hooks"):
         for n in range(1, 10):
@@ -190,7 +190,7 @@ def test_closing_waits_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None
     held = store()
     seen: list[int] = []
     held.hooks.after("state.set")(lambda call: seen.append(call.value))
-    monkeypatch.setattr(held._engine.hooks, "close", partial(held._engine.hooks.close, 60))  # however busy the machine
+    monkeypatch.setattr(registry := held.hooks._registry(), "close", partial(registry.close, 60))
     for n in range(30):
         held.state()["k"] = n
     held.close()
@@ -210,7 +210,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog:
     held.state()["k"] = 1
     assert going.wait(60)  # what has begun is not dropped
     held.state()["k"] = 2
-    held._engine.hooks.close(0.05)
+    held.hooks._registry().close(0.05)
     assert "after-hooks were not done" in caplog.text
     assert held.hooks.list()[0].dropped == 1
     go_on.set()

@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from tests.engine.lines import KINDS, Backends, backend, store_on
@@ -205,7 +206,7 @@ def test_a_copy_under_another_name_is_not_held(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").pin("1", reason="why")
     store.thread("t").hold(reason="case 17")
-    prune_nothing = store._engine.copier.copy({store._handle.thread_line("t"): store._handle.thread_line("copy")})
+    prune_nothing = LineCopier(store._engine).copy({store._handle.thread_line("t"): store._handle.thread_line("copy")})
     run(prune_nothing)
     assert store.thread("copy").holds() == []
     assert [each.id for each in store.thread("copy").pins()] == ["1"]

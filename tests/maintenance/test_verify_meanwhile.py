@@ -14,7 +14,7 @@ from holdfast.backends.interface import Delete, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, REFS
 from holdfast.engine.integrity.findings import FindingCode, Severity
-from holdfast.engine.protection import LEASE
+from holdfast.engine.row_format import LEASE
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, TransientError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, backend, store_on

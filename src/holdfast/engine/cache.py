@@ -1,4 +1,4 @@
-"""A cache bounded by bytes: what was used last stays."""
+"""A least-recently-used cache with a limit in bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.backends.runtime.fork_safety import renew_after_fork
 
 
 class MemoryCache:
-    """Values by key, each with a weight in bytes; the least recently used go first.
+    """Caches values by key, each with a weight in bytes; the least recently used are dropped first.
 
-    Everything kept here can be read again from the store. Keys name immutable things (a commit, a node, a large value),
-    so an entry is never out of date.
+    All of it can be read again from the store. Keys name immutable things (a commit, a node, a large value), so an
+    entry is never out of date.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -27,12 +27,12 @@ class MemoryCache:
         renew_after_fork(self)
 
     def renew_locks(self) -> None:
-        """For a forked child."""
+        """Replace the lock in a forked child."""
         # Reentrant: a signal handler may run in the middle of anything.
         self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -43,7 +43,7 @@ class MemoryCache:
             return entry[0]
 
     def put(self, key: Hashable, value: Any, weight: int) -> None:
-        """Keep a value, in place of what the key had."""
+        """Store a value, and replace the one that the key had."""
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
@@ -57,14 +57,14 @@ class MemoryCache:
                 self.held -= freed
 
     def drop(self, key: Hashable) -> None:
-        """Forget one entry."""
+        """Drop one entry."""
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
                 self.held -= old[1]
 
     def demote(self, key: Hashable) -> Any:
-        """Let this be the next to go. Returns the value, or None."""
+        """Make an entry the next one to drop. Returns its value, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -73,16 +73,16 @@ class MemoryCache:
             return entry[0]
 
     def forget(self, *owners: Hashable) -> None:
-        """Forget all entries whose key starts with one of these, or has it in the second place."""
-        gone = set(owners)
-        if not gone:
+        """Drop all entries whose key has one of these as its first or second part."""
+        prefixes = set(owners)
+        if not prefixes:
             return
         with self._lock:
-            for key in [key for key in self._entries if isinstance(key, tuple) and not gone.isdisjoint(key[:2])]:
+            for key in [key for key in self._entries if isinstance(key, tuple) and not prefixes.isdisjoint(key[:2])]:
                 self.drop(key)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all entries."""
         with self._lock:
             self._entries.clear()
             self.held = 0

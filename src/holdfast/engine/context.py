@@ -1,4 +1,4 @@
-"""What all parts of the engine stand on."""
+"""The context that all parts of the engine share."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 
 CACHE_BYTES = 64 << 20
-"""How many bytes of memory a store's cache takes, unless told otherwise."""
+"""The default size of a store's cache, in bytes."""
 
 FOLD_EVERY = 32
-"""How many steps there are from one folded state to the next."""
+"""The default number of steps from one folded state to the next."""
 
 
 @dataclass(frozen=True)
 class EngineContext:
-    """A store, what is remembered of it, how values are packed, and the clock."""
+    """The backend of a store, its cache, the codec, and the clock."""
 
     backend: Backend
     cache: MemoryCache = field(default_factory=lambda: MemoryCache(CACHE_BYTES))
@@ -31,5 +31,5 @@ class EngineContext:
 
     @property
     def max_bytes(self) -> int:
-        """How many bytes a record may hold."""
+        """The largest number of bytes of a record."""
         return self.codec.limits.max_bytes

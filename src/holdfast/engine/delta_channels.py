@@ -1,8 +1,8 @@
 """The history of delta channels, as LangGraph has them.
 
 A delta channel's value is not stored with every step: it is the last stored one and what was written to the channel
-since, along the parents. When steps are pruned, those two are carried over to the ones that stay. That is done here,
-and not where graphs are, so that whoever prunes does it, also without LangGraph installed.
+since, along the parents. When steps are pruned, those two are copied to the steps that remain. That is done here, so
+that every prune does it, also without LangGraph installed.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from holdfast.engine.step_info import StepInfoReader
 from holdfast.errors import CorruptError, NotFoundError
 
 KEPT = "__checkpoint__"
-"""The channel that holds what a checkpoint of LangGraph has besides its channels."""
+"""The channel with the parts of a LangGraph checkpoint that are not channels."""
 
 FOLLOWS = "follows"
-"""The entry of it that names the parent, where that is not the step's."""
+"""The entry of that channel that names the parent, where it is not the step's."""
 
 _PAGE = 32
 """How many steps are read at a time."""
 
 _COUNTERS = "counters_since_delta_snapshot"
-"""The entry of a checkpoint's metadata that names the delta channels whose values it does not hold."""
+"""The entry of a checkpoint's metadata that names the delta channels without a stored value."""
 
 
 @dataclass
 class ChannelHistory:
-    """What a channel held, and what was written to it since: each as the task and the packed value, newest first."""
+    """The stored value of a channel, and the writes since: each as the task and the packed value, newest first."""
 
     writes: list[tuple[str, bytes]] = field(default_factory=list)
     seed: Packed | None = None
 
 
 class UnreadDeltas(NamedTuple):
-    """Delta channels whose values a step does not hold: what its metadata says of each, and its history."""
+    """Delta channels without a stored value at a step: their entries in its metadata, and their histories."""
 
     counters: dict[str, Any]
     histories: dict[str, ChannelHistory]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The entry that tells of them in the metadata of a step."""
+        """Return the entry for the metadata of a step."""
         return {_COUNTERS: self.counters} if self.counters else {}
 
 
@@ -69,9 +69,9 @@ class DeltaReader:
         self._codec = codec
 
     async def history(self, line: Line, channels: Iterable[str], point: StepRef) -> dict[str, ChannelHistory]:
-        """The history of each channel up to a checkpoint; what was written after it is not part of that."""
-        found = {channel: ChannelHistory() for channel in channels}
-        todo = dict(found)
+        """Return the history of each channel up to a checkpoint, without what was written after it."""
+        histories = {channel: ChannelHistory() for channel in channels}
+        todo = dict(histories)
         ancestor = False
         async for state, writes in self._walk(line, point):
             if ancestor:
@@ -79,36 +79,36 @@ class DeltaReader:
             ancestor = True
             carried = [write for write in writes if not write.task]
             if carried:
-                self._take(todo, carried)
+                self._add_carried(todo, carried)
                 break
             if not todo:
                 break
-        return found
+        return histories
 
     async def carried(
         self, line: Line, points: Iterable[StepRef], branches: Iterable[Branch], dropped: Set[tuple[int, int]]
     ) -> list[Change]:
-        """The changes that keep with the steps that stay what their delta channels need of those that go."""
+        """Return the changes that copy what delta channels need from dropped steps to the remaining ones."""
         bases = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
         ids: set[str] | None = None
         changes: list[Change] = []
         points = list(points)
         for point in points:
-            # What is shown to people of its metadata says whether it has such channels, and is at hand.
+            # The readable metadata, which is in memory, says whether it has such channels.
             if point.pruned or point[:2] in dropped or _COUNTERS not in point.metadata:
                 continue
-            needs = ((point.branch, point.seq - 1) if point.seq else bases.get(point.branch)) in dropped
-            # Only these can have been said to follow another than they do.
-            if not needs and (not point.depth or point.revision):
+            needs_history = ((point.branch, point.seq - 1) if point.seq else bases.get(point.branch)) in dropped
+            # Only these can name another parent than they have.
+            if not needs_history and (not point.depth or point.revision):
                 if ids is None:
                     ids = {each.id for each in points if each[:2] in dropped}
-                needs = self._named(await self._states.packed(line, point)) in ids
-            if needs:
+                needs_history = self._named_parent(await self._states.packed(line, point)) in ids
+            if needs_history:
                 changes += await self._carry(line, point)
         return changes
 
     async def unheld(self, line: Line, point: StepRef) -> UnreadDeltas:
-        """The delta channels of a step whose values it does not hold."""
+        """Return the delta channels of a step without stored values."""
         if _COUNTERS not in point.metadata:
             return UnreadDeltas({}, {})
         (head,) = await self._heads.describe(line, [point])
@@ -116,7 +116,7 @@ class DeltaReader:
         return UnreadDeltas(counters, await self.history(line, counters, point))
 
     def given(self, line: Line, unheld: UnreadDeltas, id: str) -> list[Change]:
-        """The changes that give the histories of channels to a step, also to one that follows another."""
+        """Return the changes that store the histories of channels with a step, also with one that follows another."""
         writes: list[PendingWriteRow] = []
         for channel, history in unheld.histories.items():
             if history.seed is not None:
@@ -128,13 +128,13 @@ class DeltaReader:
     async def _carry(self, line: Line, point: StepRef) -> list[Change]:
         return self.given(line, await self.unheld(line, point), point.id)
 
-    def _named(self, state: PackedMap) -> str | None:
-        """The parent that LangGraph named, where it is not the one in the store."""
-        kept = state.get(pack_name(KEPT))
-        return None if kept is None else unpack(self._codec, kept).get(FOLLOWS)
+    def _named_parent(self, state: PackedMap) -> str | None:
+        """Return the parent that LangGraph named, where it is not the one in the store."""
+        packed = state.get(pack_name(KEPT))
+        return None if packed is None else unpack(self._codec, packed).get(FOLLOWS)
 
-    def _take(self, todo: dict[str, ChannelHistory], carried: Sequence[PendingWriteRow]) -> None:
-        """What was carried over from checkpoints that are gone."""
+    def _add_carried(self, todo: dict[str, ChannelHistory], carried: Sequence[PendingWriteRow]) -> None:
+        """Add what was copied from checkpoints that were dropped."""
         for write in reversed(carried):
             history = todo.get(write.channel)
             if history is not None and write.place < 0:
@@ -146,26 +146,26 @@ class DeltaReader:
                 history.writes.append((entry[0], entry[1]))
 
     async def _walk(self, line: Line, point: StepRef) -> AsyncIterator[tuple[PackedMap, list[PendingWriteRow]]]:
-        """The states of a checkpoint and of those before it, as LangGraph was told they follow, and their writes."""
-        ahead: deque[tuple[StepRef, PackedMap, list[PendingWriteRow]]] = deque()
-        seen: set[str] = set()
+        """Yield the states of a checkpoint and of its ancestors, as LangGraph names them, and their writes."""
+        queue: deque[tuple[StepRef, PackedMap, list[PendingWriteRow]]] = deque()
+        visited: set[str] = set()
         while True:
-            if not ahead:
+            if not queue:
                 points = await self._lines.run_up(line, point, _PAGE)
-                of_each = await self._writes.of_many(line, [each.id for each in points])
-                ahead.extend(zip(points, await self._states.series(line, points), of_each, strict=True))
-            at, state, pending = ahead.popleft()
-            seen.add(at.id)
+                writes = await self._writes.of_many(line, [each.id for each in points])
+                queue.extend(zip(points, await self._states.series(line, points), writes, strict=True))
+            at, state, pending = queue.popleft()
+            visited.add(at.id)
             yield state, pending
-            parent = self._named(state)
+            parent = self._named_parent(state)
             if parent is None:
-                if ahead:
+                if queue:
                     continue
                 (head,) = await self._heads.describe(line, [at])
                 parent = head.parent
-            if not parent or parent in seen:  # whoever names parents may make them go round in a circle
+            if not parent or parent in visited:  # named parents may form a circle
                 return
-            ahead.clear()
+            queue.clear()
             try:
                 point = await self._lines.find(line, parent)
             except NotFoundError:
@@ -173,7 +173,7 @@ class DeltaReader:
 
 
 def _collect(todo: dict[str, ChannelHistory], state: PackedMap, writes: Sequence[PendingWriteRow]) -> None:
-    """What a checkpoint tells of histories: what was written after it, and what it holds itself."""
+    """Add what a checkpoint contributes to histories: the writes after it, and its own value."""
     for write in reversed(writes):
         if write.task and write.channel in todo:
             todo[write.channel].writes.append((write.task, write.packed))

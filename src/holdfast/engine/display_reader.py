@@ -1,104 +1,78 @@
-"""A state that is about to be shown: its channels, and parts of them, with the steps that wrote them."""
+"""The channels of a state, and parts of them, with the steps that wrote them, for rows that show them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeVar
 
 from holdfast.engine.model import draft_reader
-from holdfast.engine.model.drafts import Draft, MapDraft, draft
+from holdfast.engine.model.drafts import Draft
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.nodes import WrittenBy
-from holdfast.engine.model.operations import LoadLarge
 from holdfast.engine.model.packed_state import Packed, as_items
-from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.engine.row_format import Line
-from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.state_loader import LoadedState, PartialState, StateLoader
 from holdfast.errors import CorruptError
 
-T = TypeVar("T")
 
+class DisplayReader(PartialState):
+    """Reads channels of a state. Where the whole state is in memory, nothing is read from the store."""
 
-class DisplayReader:
-    """Reads a state as far as it is shown. Where it is at hand whole, nothing is read."""
-
-    def __init__(self, states: StateLoader, line: Line, held: LoadedState) -> None:
-        self._states = states
-        self._line = line
-        self._held = held
-        self._ws = Workspace()
-        self._draft: MapDraft | None = None
+    def __init__(self, states: StateLoader, line: Line, loaded: LoadedState) -> None:
+        super().__init__(states, line, None, loaded)
+        self._fresh = loaded.fresh
+        self._whole = loaded.known[0] if loaded.known is not None and not loaded.known[1] else None
 
     async def channels(self) -> list[tuple[bytes, WrittenBy]]:
-        """The channels by their packed names, and the steps that wrote them last."""
-        state = await self._state()
-        keys = await self._nodes(draft_reader.keys(self._ws, state)) or []
-        return [(key, (await self._one(key))[1]) for key in keys]
+        """Return the channels by their packed names, and the steps that wrote them last."""
+        keys = await self.nodes(draft_reader.keys(self._ws, await self._state())) or []
+        return [(key, (await self._require(key))[1]) for key in keys]
 
     async def value(self, key: bytes) -> Packed:
-        """The value of a channel. Large values in it may stand as pointers."""
-        known = self._held.known
-        if known is not None and not known[1]:
-            return known[0][key]
-        return await self._nodes(draft_reader.whole(self._ws, (await self._one(key))[0]))
+        """Return the value of a channel. Large values in it may be pointers."""
+        if self._whole is not None:
+            return self._whole[key]
+        return await self.nodes(draft_reader.whole(self._ws, (await self._require(key))[0]))
 
     async def find(self, key: bytes) -> Packed | None:
-        """The same; None if there is no such channel."""
-        known = self._held.known
-        if known is not None and not known[1]:
-            return known[0].get(key)
-        found = await self._nodes(draft_reader.one(self._ws, await self._state(), key))
-        return None if found is None else await self._nodes(draft_reader.whole(self._ws, found[0]))
+        """Return the value of a channel; None if there is no such channel."""
+        if self._whole is not None:
+            return self._whole.get(key)
+        entry = await self.nodes(draft_reader.one(self._ws, await self._state(), key))
+        return None if entry is None else await self.nodes(draft_reader.whole(self._ws, entry[0]))
 
-    async def items(self, key: bytes, places: Sequence[int]) -> list[bytes]:
-        """Some items of a list, in rising order."""
-        if not places:
+    async def items(self, key: bytes, numbers: Sequence[int]) -> list[bytes]:
+        """Return some items of a list, in rising order."""
+        if not numbers:
             return []
-        known = self._held.known
-        if known is not None and not known[1]:
-            listed = as_items(known[0][key]) or []
-            found = [listed[place] for place in places]
+        items: list[bytes] = []
+        if self._whole is not None:
+            every = as_items(self._whole[key]) or []
+            items += (every[number] for number in numbers)
         else:
-            value, _ = await self._one(key)
-            found = []
-            for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-                wanted = [place for _, place in run]
-                found += await self._nodes(draft_reader.items(self._ws, value, wanted[0], wanted[-1] + 1))
-        return await self.whole_items(found)
+            value, _ = await self._require(key)
+            for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+                these = [number for _, number in run]
+                items += await self.nodes(draft_reader.items(self._ws, value, these[0], these[-1] + 1))
+        return await self.whole_items(items)
 
     async def origins(self, key: bytes) -> list[WrittenBy]:
-        """The steps that wrote the items of a list."""
-        value, origin = await self._one(key)
+        """Return the steps that wrote the items of a list."""
+        value, origin = await self._require(key)
         length = draft_reader.length(value) or 0
-        return [
-            item.origin for item in await self._nodes(draft_reader.written_items(self._ws, value, origin, 0, length))
-        ]
+        items = await self.nodes(draft_reader.written_items(self._ws, value, origin, 0, length))
+        return [item.origin for item in items]
 
     async def whole_items(self, items: Sequence[bytes]) -> list[bytes]:
-        """Items with large ones in place of their pointers."""
+        """Return items with large ones in place of their pointers."""
         pointers = {item for item in items if is_pointer(item)}
         if not pointers:
             return list(items)
-        fresh = self._held.fresh
-        large = await self._states.large(self._line, pointers - fresh.keys())
-        return [fresh.get(item) or large[item] if item in pointers else item for item in items]
+        large = await self._states.large(self._line, pointers - self._fresh.keys())
+        return [self._fresh.get(item) or large[item] if item in pointers else item for item in items]
 
-    async def _one(self, key: bytes) -> tuple[Draft, WrittenBy]:
-        found = await self._nodes(draft_reader.one(self._ws, await self._state(), key))
-        if found is None:
+    async def _require(self, key: bytes) -> tuple[Draft, WrittenBy]:
+        entry = await self.nodes(draft_reader.one(self._ws, await self._state(), key))
+        if entry is None:
             raise CorruptError("a state lacks a channel that it should have", where=key.hex())
-        return found
-
-    async def _state(self) -> MapDraft:
-        if self._draft is None:
-            held = self._held
-
-            async def drafted(load: LoadLarge) -> MapDraft:
-                return await self._nodes(draft(self._ws, held.root, held.tail, load))
-
-            self._draft = await self._states.with_large(self._line, held, drafted)
-        return self._draft
-
-    async def _nodes(self, rounds: Rounds[T]) -> T:
-        return await self._states.nodes(self._line, self._held, rounds)
+        return entry

@@ -1,10 +1,10 @@
-"""The engine: its parts put together over one store."""
+"""The engine: all components that work on one store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
@@ -17,7 +17,6 @@ from holdfast.engine.step_info import StepInfoReader
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
-    from holdfast.engine.copy.within_store import LineCopier
     from holdfast.engine.delta_channels import DeltaReader
     from holdfast.engine.entry_reader import EntryReader
     from holdfast.engine.pending_writes import PendingWrites
@@ -29,33 +28,54 @@ if TYPE_CHECKING:
     from holdfast.engine.text_index.indexer import TextIndexer
 
 
+class Interceptor(Protocol):
+    """Runs before and after changes, and may refuse or alter them. Saves are intercepted by `StepWriter.around`."""
+
+    def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[object], Sequence[object]]:
+        """Return what runs before, and what after, a change of this kind."""
+
+    async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
+        """Delete a thread by calling `delete`. Raises `VetoError`."""
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return counters and states for `Store.status`."""
+
+    def close(self) -> None:
+        """Finish outstanding work, for a limited time. Blocks."""
+
+
+class BackgroundWorker(Protocol):
+    """Works for a store in the background until the store is closed."""
+
+    async def close(self) -> None:
+        """Finish outstanding work, and start no more."""
+
+
 class Engine:
-    """All that can be done with the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
+    """Provides the operations on the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self.ground = ground
-        self.lines = LineIndex(ground)
-        self.states = StateLoader(ground.backend, ground.cache, ground.max_bytes)
-        self.heads = StepInfoReader(ground)
-        self.hooks: Any = None
-        """What is called before and after changes, once there is anything: a
-        `holdfast.hooks.registry.HookRegistry`."""
-        self.agents: Any = None
-        """What saves agents in the background, once there are any: a
-        `holdfast.agents.runtime.autosave.AutosaveWorker`."""
+    def __init__(self, context: EngineContext) -> None:
+        self.ground = context
+        self.lines = LineIndex(context)
+        self.states = StateLoader(context.backend, context.cache, context.max_bytes)
+        self.heads = StepInfoReader(context)
+        self.hooks: Interceptor | None = None
+        """Set when the first hook is registered."""
+        self.workers: list[BackgroundWorker] = []
+        """Closed with the store, before hooks and backend."""
 
-    # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
+    # Loaded on first use, so that opening a store to read it is quick.
 
     @cached_property
     def projector(self) -> Projector:
-        """Makes readable rows."""
+        """Builds readable rows."""
         from holdfast.engine.projection.projector import Projector
 
         return Projector(self.ground, self.lines, self.states)
 
     @cached_property
     def indexer(self) -> TextIndexer:
-        """Makes the rows of the text index."""
+        """Builds the rows of the text index."""
         from holdfast.engine.text_index.indexer import TextIndexer
 
         return TextIndexer(self.ground, self.lines, self.states)
@@ -69,21 +89,21 @@ class Engine:
 
     @cached_property
     def rebaser(self) -> StepWriter:
-        """Appends steps, and revises those that are there."""
+        """Saves steps: appends new ones, and revises existing ones."""
         from holdfast.engine.save import StepWriter
 
         return StepWriter(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
 
     @cached_property
     def writes(self) -> PendingWrites:
-        """Keeps pending writes."""
+        """Stores pending writes."""
         from holdfast.engine.pending_writes import PendingWrites
 
         return PendingWrites(self.ground, self.lines)
 
     @cached_property
     def holds(self) -> PinsAndHolds:
-        """Keeps pins and holds."""
+        """Sets and lists pins and holds."""
         from holdfast.engine.pins_and_holds import PinsAndHolds
 
         return PinsAndHolds(self.ground, self.lines)
@@ -97,46 +117,41 @@ class Engine:
 
     @cached_property
     def entries(self) -> EntryReader:
-        """Finds single entries of states."""
+        """Reads single entries of states."""
         from holdfast.engine.entry_reader import EntryReader
 
         return EntryReader(self.states, self.ground.cache)
 
-    @cached_property
-    def copier(self) -> LineCopier:
-        """Copies lines."""
-        from holdfast.engine.copy.within_store import LineCopier
-
-        return LineCopier(self.ground, self.lines, self.projector, self.indexer)
-
     def load_writers(self) -> None:
-        """Load what saving takes. Whoever may save from a signal's handler can not load it then."""
+        """Import all that saving needs. A signal handler that may save cannot import it then."""
         from holdfast.engine import state_reader  # noqa: F401 - for updates
 
         _ = self.rebaser, self.writes
 
     def recent(self, line: Line, codec: Codec | None = None) -> PackCache:
-        """What was packed and unpacked last of a line."""
+        """Return the cache of a line's last packed and unpacked values."""
         return PackCache(self.ground.cache, codec or self.ground.codec, line)
 
     def deltas(self, codec: Codec | None = None) -> DeltaReader:
-        """The histories of delta channels."""
+        """Return a reader of the histories of delta channels."""
         from holdfast.engine.delta_channels import DeltaReader
 
         return DeltaReader(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
 
     def partial(self, line: Line, point: StepRef) -> StateReader:
-        """The state at a step, read as far as it is asked for."""
+        """Return a reader of parts of the state at a step."""
         from holdfast.engine.state_reader import StateReader
 
-        return StateReader(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
+        return StateReader(
+            self.states, self.ground.codec, line, point, check_exists=lambda: self.lines.find(line, point.id)
+        )
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
-        """What to save to change parts of a state."""
+        """Return the edit that changes parts of a state."""
         from holdfast.engine.state_reader import change_parts
 
         return change_parts(self.states, self.ground.codec, line, put, removed)
 
     async def state(self, line: Line, point: StepRef) -> Mapping[str, Any]:
-        """The state at a step, as fresh objects."""
+        """Return the state at a step, as new objects."""
         return unpack_state(self.ground.codec, await self.states.values(line, point))

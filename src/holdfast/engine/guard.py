@@ -1,4 +1,4 @@
-"""Guards: they stand between whoever acts and the state of scopes."""
+"""Guards check whether an identity may read or write the state of scopes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.errors import DeniedError
 Action: TypeAlias = Literal["read", "write"]
 
 Guards: TypeAlias = Callable[[bool], Awaitable[Sequence[Change]]]
-"""Conditions on which something is done, worked out at every attempt; told whether one has failed already."""
+"""Returns conditions of a change. Called at every attempt, with whether an earlier one has failed."""
 
 
 def both_guards(one: Guards | None, other: Guards | None) -> Guards | None:
-    """The conditions of both."""
+    """Combine two sets of conditions."""
     if one is None or other is None:
         return one or other
 
@@ -27,7 +27,7 @@ def both_guards(one: Guards | None, other: Guards | None) -> Guards | None:
 
 
 class Permit(NamedTuple):
-    """That something may be done, as long as some conditions hold."""
+    """Permission to do something, as long as some conditions hold."""
 
     guards: Guards | None = None
 
@@ -36,43 +36,40 @@ FREELY = Permit()
 
 
 class Guard:
-    """Lets everything pass: that of the store's owner, who is nobody in particular."""
+    """Allows everything: the guard of the store's owner, who has no identity."""
 
     actor = ""
-    """Who acts, as events name it."""
+    """The name of the identity in events."""
 
     def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
-        """The scope that a caller names by its parts, or by its text. `InvalidError` if it is none."""
+        """Return the scope that a caller names by its parts or its text. `InvalidError` if it is not one."""
         if isinstance(parts, Scope):
             return parts
         return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:  # noqa: ARG002
-        """The key that a caller names in a scope, or the id of some other thing, in its normal form. `InvalidError` if
-        it is none."""
+        """Return the normal form of a key in a scope, or of another id. `InvalidError` if it is not valid."""
         return check_key(text, what)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
-        """Whether this may be done with these keys of a scope, or with the scope as a whole if there are none.
+        """Permit an action on these keys of a scope, or on the whole scope if there are none.
 
-        `DeniedError` if not; that was then noted.
+        `DeniedError` if it is not allowed; the attempt is recorded.
         """
         return FREELY
 
     async def allow_named(self, action: Action, scope: Scope, keys: Sequence[str], name: str) -> Permit:
-        """The same, of something that the caller knows by a name: the error tells neither where it is, nor that it is
-        there at all."""
+        """Permit an action, by a name: the error reveals neither where the thing is nor whether it exists."""
         try:
             return await self.allow(action, scope, keys)
         except DeniedError as error:
             denied = error
-        # Here, and not above: or else the error would have the other one for its context.
+        # Outside the except block, or the original error would be its context.
         raise DeniedError(denied.what, where=name, hint=denied.hint, code=denied.code)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
-        """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
+        """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Keys were read, as `allow` allowed. Noted, where reads are; `DeniedError` if that is allowed no longer: what
-        was read is then not handed out."""
+        """Record that keys were read, where reads are recorded. `DeniedError` if it is not allowed any more."""

@@ -1,4 +1,4 @@
-"""Ids of steps that sort by time, in the form of a version 6 UUID."""
+"""Ids of steps that sort by time, in the form of version 6 UUIDs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _GREGORIAN = 0x01B21DD213814000
 
 
 def new_id(time: int, after: str = "") -> str:
-    """An id for a step at this time (nanoseconds since 1970) that sorts after another one.
+    """Return an id for a step at this time (nanoseconds since 1970) that sorts after another one.
 
-    Ids of frameworks that use version 6 UUIDs, as LangGraph does, and these sort together by time.
+    They sort by time together with those of frameworks that use version 6 UUIDs, as LangGraph does.
     """
-    made = _uuid6(time // 100 + _GREGORIAN)
-    if made > after:
-        return made
+    id = _uuid6(time // 100 + _GREGORIAN)
+    if id > after:
+        return id
     ticks = _ticks(after)
-    if ticks is not None and ticks + 1 < _END:  # a clock that is ahead made the other one
+    if ticks is not None and ticks + 1 < _END:  # the other id comes from a clock that is ahead
         return _uuid6(ticks + 1)
-    # The caller's own kind of id: whatever it is, its continuation sorts after it.
+    # An id in a format of the caller's own: a continuation of it sorts after it.
     stem, _, last = after.partition("~")
     return check_name(f"{stem}~{new_id(time, last)}", "id made to follow that of the parent")
 
 
 def _uuid6(ticks: int) -> str:
     bits = chance.getrandbits(62)
-    whole = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | bits:032x}"
-    return f"{whole[:8]}-{whole[8:12]}-{whole[12:16]}-{whole[16:20]}-{whole[20:]}"
+    digits = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | bits:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 _UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -38,12 +38,12 @@ _END = 1 << 60
 
 
 def time_of(id: str) -> int:
-    """When an id was made, in nanoseconds since 1970; 0 if it does not say so."""
+    """Return when an id was created, in nanoseconds since 1970; 0 if it does not say."""
     ticks = _ticks(id)
     return 0 if ticks is None else max(ticks - _GREGORIAN, 0) * 100
 
 
 def _ticks(id: str) -> int | None:
-    """The time in a version 6 UUID; None if this is none."""
+    """Return the time in a version 6 UUID; None if it is not one."""
     match = _UUID6.fullmatch(id)
     return None if match is None else int("".join(match.groups()), 16)

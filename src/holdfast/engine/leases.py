@@ -1,4 +1,4 @@
-"""Leases: the right to do something that only one may do at a time, with a line or with the whole store."""
+"""Leases: exclusive rights to work on a line, or on the whole store."""
 
 from __future__ import annotations
 
@@ -12,88 +12,90 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
 
 _LIFE_NS = 60 * 10**9
-"""After this long without a sign of life, whoever has a lease is taken to be dead, unless it says otherwise."""
+"""How long a lease is valid without renewal, unless it says otherwise."""
 
 
 class Lease:
-    """A right that is held until it is given back, or another takes its holder for dead.
+    """An exclusive right that is valid until it is released or has expired.
 
-    Every batch of what is done under it expects that it is still held: one who was taken for dead, and is not, can do
-    no harm.
+    Every batch that is written under a lease has its condition: a process that was wrongly presumed dead can do no
+    harm.
     """
 
-    def __init__(self, ground: EngineContext, line: Line, what: str, life: float | None = None) -> None:
-        """A lease of a line; of what belongs to none, where the line's name is empty. All who want it agree on `life`,
-        how many seconds it holds without a sign of life."""
-        self._ground = ground
+    def __init__(self, context: EngineContext, line: Line, purpose: str, life: float | None = None) -> None:
+        """A lease of a line; of the whole store, if the line's name is empty. All who want it must agree on `life`, how
+        many seconds it is valid without renewal."""
+        self._context = context
         self._line = line
-        self._what = what
+        self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        self._row = Row((*line, "lease", what, ""), (secrets.token_hex(8), ground.clock()))
+        self._row = Row((*line, "lease", purpose, ""), (secrets.token_hex(8), context.clock()))
 
     def condition(self) -> Change:
-        """The condition that it is still held."""
+        """Return the condition that the lease is still valid."""
         return Expect(REFS, self._row.key, self._row.columns)
 
     def end(self) -> Change:
-        """The change that gives it back."""
+        """Return the change that releases the lease."""
         return Delete(REFS, self._row.key)
 
     async def take(self) -> None:
-        """Have it. `ConflictError` if another has."""
+        """Acquire the lease. `ConflictError` if another process has it."""
         key, (_, now) = self._row.key, self._row.columns
-        (old,) = await self._ground.backend.read([Get(REFS, [key])])
-        # Either way: clocks of two machines differ a little, and one that was set back shows a time that is to come.
-        if old and abs(int(now) - int(old[0].columns[1])) < self._life:
-            raise self._taken()
-        expected = old[0].columns if old else None
-        if await self._ground.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
-            raise self._taken()
+        (rows,) = await self._context.backend.read([Get(REFS, [key])])
+        # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
+        if rows and abs(int(now) - int(rows[0].columns[1])) < self._life:
+            raise self._conflict()
+        expected = rows[0].columns if rows else None
+        if await self._context.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
+            raise self._conflict()
 
     async def show_life(self) -> None:
-        """Let others know, from time to time, that its holder lives. `ConflictError` if one did not believe it."""
-        now = self._ground.clock()
+        """Renew the lease, if a good part of its time has passed. `ConflictError` if another process took it over."""
+        now = self._context.clock()
         if abs(now - int(self._row.columns[1])) > self._life // 4:
             await self.confirm()
 
     async def confirm(self) -> None:
-        """Let others know now. `ConflictError` if it is another's."""
+        """Renew the lease now. `ConflictError` if another process has it."""
         token, _ = self._row.columns
-        fresh = Row(self._row.key, (token, self._ground.clock()))
-        if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
-            # An earlier sign, whose answer was lost, may have been made after all.
-            (found,) = await self._ground.backend.read([Get(REFS, [self._row.key])])
-            if not found or found[0].columns[0] != token:
-                raise self._taken()
-            self._row = found[0]
-            if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
-                raise self._taken()
-        self._row = fresh
+        renewed = Row(self._row.key, (token, self._context.clock()))
+        if await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None:
+            # An earlier renewal, whose answer was lost, may have been applied.
+            (rows,) = await self._context.backend.read([Get(REFS, [self._row.key])])
+            if not rows or rows[0].columns[0] != token:
+                raise self._conflict()
+            self._row = rows[0]
+            if await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None:
+                raise self._conflict()
+        self._row = renewed
 
     async def is_held(self) -> bool:
-        """Whether nobody took it over."""
-        return await self._ground.backend.apply([self.condition()]) is None
+        """Return whether no other process took the lease over."""
+        return await self._context.backend.apply([self.condition()]) is None
 
     async def give_back(self) -> None:
-        """Let others have it, if it is held: whoever was interrupted while taking it may not know.
+        """Release the lease, if this process has it: one that was interrupted while acquiring it may not know.
 
-        A task that is cancelled, or a Ctrl-C, just now does not keep it: others would have to wait for it to expire.
+        Done even if the task is cancelled or Ctrl-C is pressed just now: others would have to wait until it expires.
         """
         batch = [self.condition(), self.end()]
         try:
-            await self._ground.backend.apply(batch)
+            await self._context.backend.apply(batch)
         except (Exception, GeneratorExit):
             raise
         except BaseException:
-            with suppress(Exception):  # the interruption is what the caller must see
-                await self._ground.backend.apply(batch)
+            with suppress(Exception):  # the caller must see the interruption
+                await self._context.backend.apply(batch)
             raise
 
-    def _taken(self) -> ConflictError:
+    def _conflict(self) -> ConflictError:
         if not self._line.name:
-            return ConflictError(f"another process has the {self._what}", hint="Wait for it to end", code="under-way")
+            return ConflictError(
+                f"another process has the {self._purpose}", hint="Wait for it to end", code="under-way"
+            )
         return ConflictError(
-            f"another {self._what} of the thread is under way",
+            f"another {self._purpose} of the thread is under way",
             where=f"thread {self._line}",
             hint="Wait for it to end",
             code="under-way",

@@ -1,26 +1,26 @@
-"""Lines and the steps in them: finding, listing, naming, deleting."""
+"""The lines of a store and the steps in them: finding, listing, naming and deleting them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Key, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.protection import unheld
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
-from holdfast.errors import ConflictError, CorruptError, NotFoundError
+from holdfast.engine.namespaces import below, root_of
+from holdfast.engine.row_format import HOLD, Branch, Line, LineInfo, StepRef, info_of, info_row
+from holdfast.errors import ConflictError, CorruptError, DeniedError, NotFoundError
 
 T = TypeVar("T")
 
 
 class OnBranch(NamedTuple):
-    """Stands for the last step of a branch, by its name."""
+    """The last step of a branch, by the branch's name."""
 
     name: str
 
@@ -30,13 +30,13 @@ MAIN = OnBranch("main")
 
 
 class Root:
-    """Stands for the empty state before a line's first step."""
+    """The empty state before a line's first step."""
 
 
 ROOT = Root()
 
 At: TypeAlias = str | Position | OnBranch | Root | None
-"""Names a step: None the latest, a string the one with that id, its place, or the head of a branch; `ROOT` is before
+"""Names a step: None the latest, a string the one with that id, its position, or the head of a branch; `ROOT` is before
 all of them."""
 
 NAME, TAG = "name", "tag"
@@ -45,23 +45,23 @@ NAME, TAG = "name", "tag"
 _POINT_WEIGHT = 600
 
 _PAST_STATE = chr(ord(MARK) + 1)
-"""Where names begin again that are those of threads."""
+"""Names of threads continue here, after those of state."""
 
 _NO_LINE = ""
-"""What belongs to no line is kept under this name, which no line has."""
+"""The name for references that belong to no line. No line has it."""
 
 _NAMES = 1000
 """How many names of lines are read at a time."""
 
 _FEW_NAMES = 16
-"""How many at first, where most of them will not start with the prefix."""
+"""How many names are read first, where most of them will not have the prefix."""
 
 
 class LineTip(NamedTuple):
-    """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
+    """The end of a line in the cache: its row, and a step that was appended last or was the latest.
 
     It is `sole` if the thread has no branches, and that step is its last one and the latest. A new branch changes the
-    line's version; so as long as the version is the same and the place after the step is free, this holds.
+    line's version; so this holds as long as the version is the same and the position after the step is free.
     """
 
     info: LineInfo
@@ -70,7 +70,7 @@ class LineTip(NamedTuple):
 
 
 class LineSummary(NamedTuple):
-    """A line at a glance."""
+    """A line's size and times."""
 
     line: Line
     created: int
@@ -84,27 +84,27 @@ class LineSummary(NamedTuple):
 class LineIndex:
     """Finds lines, steps and branches in a store."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self._ground = ground
-        self._backend = ground.backend
-        self._can_index = ground.backend.capabilities.words
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._backend = context.backend
+        self._can_index = context.backend.capabilities.words
         self.indexed: frozenset[str] = frozenset()
-        """The tenants that are known to have an index of words."""
+        """The tenants that have a text index, as far as is cached."""
 
     # Lines ----------------------------------------------------------------------------------------------------
 
-    async def memo(self, line: Line) -> LineTip | None:
-        """What is remembered of a line, or else what the store says; None if there is no such line."""
-        known = self.known(line)
-        return await self.look(line) if known is None else known
+    async def tip(self, line: Line) -> LineTip | None:
+        """Return the cached tip of a line, or else the stored one; None if there is no such line."""
+        cached = self.known(line)
+        return await self.look(line) if cached is None else cached
 
     def known(self, line: Line) -> LineTip | None:
-        """What is remembered of a line."""
-        memo: LineTip | None = self._ground.cache.get(("line", line))
-        return memo
+        """Return the cached tip of a line."""
+        tip: LineTip | None = self._context.cache.get(("line", line))
+        return tip
 
     async def look(self, line: Line) -> LineTip | None:
-        """What the store says of a line."""
+        """Read the tip of a line from the store."""
         queries = [
             Get(LINES, [tuple(line)]),
             self._latest_query(line),
@@ -117,81 +117,81 @@ class LineIndex:
         if marks:
             self.note_index(line.tenant, bool(marks[0]))
         if not lines:
-            self._ground.cache.drop(("line", line))
+            self._context.cache.drop(("line", line))
             return None
         latest = StepRef.of(newest[0]) if newest else None
-        memo = LineTip(
+        tip = LineTip(
             info_of(lines[0]), latest, not branches and [row.key for row in newest] == [row.key for row in head]
         )
-        self.remember(line, memo)
-        return memo
+        self.remember(line, tip)
+        return tip
 
     async def fresh(self, line: Line) -> LineTip | None:
-        """The same, for a line without branches: where it is remembered, only asks whether anything has come since."""
-        known = self.known(line)
-        if known is not None and known.sole and known.point is not None:
-            point = known.point
+        """Return the tip of a line without branches: a cached one is only checked for later steps."""
+        cached = self.known(line)
+        if cached is not None and cached.sole and cached.point is not None:
+            point = cached.point
             since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
             (rows,) = await self._backend.read([since])
-            if len(rows) == 1 and StepRef.of(rows[0]) == point:  # the very same: neither followed nor rewritten
-                return known
+            if len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
+                return cached
         return await self.look(line)
 
-    def note_index(self, tenant: str, there: bool) -> None:
-        """Keep in mind whether a tenant has an index of words."""
-        if there is not (tenant in self.indexed):
-            self.indexed = self.indexed | {tenant} if there else self.indexed - {tenant}
+    def note_index(self, tenant: str, exists: bool) -> None:
+        """Cache whether a tenant has a text index."""
+        if exists is not (tenant in self.indexed):
+            self.indexed = self.indexed | {tenant} if exists else self.indexed - {tenant}
 
     async def info(self, line: Line) -> LineInfo:
-        """What the store says of a line that must be there."""
-        memo = await self.look(line)
-        if memo is None:
+        """Read the row of a line. `NotFoundError` if there is no such line."""
+        tip = await self.look(line)
+        if tip is None:
             raise no_line(line)
-        return memo.info
+        return tip.info
 
-    def remember(self, line: Line, memo: LineTip) -> None:
-        """Keep in mind how a line is. Every change of the line is made on condition that it still is."""
-        self._ground.cache.put(("line", line), memo, _POINT_WEIGHT)
+    def remember(self, line: Line, tip: LineTip) -> None:
+        """Cache the tip of a line. Every change of the line is made on condition that it is up to date."""
+        self._context.cache.put(("line", line), tip, _POINT_WEIGHT)
 
-    def appended(self, line: Line, info: LineInfo, point: StepRef, parent: StepRef | None) -> None:
-        """Keep in mind that a step was just appended."""
-        known = self.known(line)
-        if known is None:
+    def note_append(self, line: Line, info: LineInfo, point: StepRef, parent: StepRef | None) -> None:
+        """Cache that a step was just appended."""
+        cached = self.known(line)
+        if cached is None:
             sole = parent is None and not point.branch
         else:
-            last = known.point
-            sole = known.sole and known.info == info and last == parent and (last is None or last.id < point.id)
+            last = cached.point
+            sole = cached.sole and cached.info == info and last == parent and (last is None or last.id < point.id)
         self.remember(line, LineTip(info, point, sole))
 
     def new_info(self) -> LineInfo:
-        """For a line that is about to be made. The version tells it from others that had its name."""
-        return LineInfo(self._ground.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
+        """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
+        return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
 
     def unchanged(self, line: Line, info: LineInfo) -> Change:
-        """The condition that a line is as it was."""
+        """Return the condition that a line is unchanged."""
         return Expect(LINES, tuple(line), tuple(info))
 
     def there(self, line: Line, point: StepRef) -> Change:
-        """The condition that a step is there."""
+        """Return the condition that a step exists."""
         return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
 
     def renewed(self, line: Line, info: LineInfo) -> list[Change]:
-        """The same, and a new version: what writers remember of the line is out of date."""
-        fresh = info._replace(version=info.version + 1)
-        return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
+        """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
+        renewed_info = info._replace(version=info.version + 1)
+        return [self.unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
 
     async def delete(self, *lines: Line) -> bool:
-        """Remove lines and all that belongs to them. False if there were none. `DeniedError` if one is held."""
-        gone = [Delete(space, tuple(line)) for line in lines for space in TABLES]
+        """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
+        deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
-            conditions = await unheld(self._backend, lines)
-            if await self._backend.apply([*conditions, *gone]) is None:
+            conditions = await require_no_hold(self._backend, lines)
+            if await self._backend.apply([*conditions, *deletions]) is None:
                 break
-        self._ground.cache.forget(*lines)
+        self._context.cache.forget(*lines)
         return any(each.columns is not None for each in conditions[: len(set(lines))])
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
-        """All lines whose names start with a prefix, and come after another."""
+        """Return all lines whose names start with a prefix and come after another name."""
         lines: list[Line] = []
         start, page = max(prefix, after + "\0" if after else ""), _NAMES if not prefix else _FEW_NAMES
         while True:
@@ -201,29 +201,45 @@ class LineIndex:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
 
+    async def family(self, line: Line) -> list[Line]:
+        """Return a thread's line, which need not exist, and those of its namespaces; of a namespace, its line only."""
+        others = await self.names(line.tenant, below(line)) if root_of(line) == line else []
+        return [line, *(other for other in others if other != line and root_of(other) == line)]
+
+    async def of_threads(self, tenant: str, threads: Iterable[str] | None) -> list[Line]:
+        """Return the lines of some threads, or of all, each followed by those of its namespaces. `NotFoundError` if a
+        thread does not exist."""
+        if threads is None:
+            return await self.names(tenant)
+        lines: list[Line] = []
+        for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
+            await self.info(line)  # raises if there is none
+            lines += await self.family(line)
+        return list(dict.fromkeys(lines))
+
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
-        """Threads by name: those that start with a prefix, those after a name."""
+        """Return threads by name: those that start with a prefix, after a name."""
         start = max(prefix, after + "\0" if after else "")
-        # What is no thread is passed over, however much there is of it.
+        # Lines that are not threads are skipped, however many there are.
         scans = [Scan(LINES, (tenant,), (max(start, _PAST_STATE),), limit=limit)]
         if start < MARK:
             scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit))
         pages = await self._backend.read(scans)
-        found = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
-        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in found])
+        matches = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
+        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
 
     async def summary(self, line: Line) -> LineSummary:
-        """A line at a glance."""
+        """Return the size and times of a line."""
         (summary,) = await self._summaries([(line, await self.info(line))])
         return summary
 
     async def _summaries(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
-        """Lines at a glance, in two reads however many they are."""
+        """Summarize lines, in two reads however many there are."""
         first: list[Query] = []
         for line, _ in lines:
             first += [self._latest_query(line), self._head_query(line, 0), Scan(BRANCHES, tuple(line))]
-        found = await self._backend.read(first)
-        branches = [[Branch.of(row).branch for row in rows] for rows in found[2::3]]
+        pages = await self._backend.read(first)
+        branches = [[Branch.of(row).branch for row in rows] for rows in pages[2::3]]
         second = [
             self._head_query(line, number)
             for (line, _), numbers in zip(lines, branches, strict=True)
@@ -231,7 +247,7 @@ class LineIndex:
         ]
         heads = iter(await self._backend.read(second))
         summaries = []
-        for (line, info), latest, main, numbers in zip(lines, found[::3], found[1::3], branches, strict=True):
+        for (line, info), latest, main, numbers in zip(lines, pages[::3], pages[1::3], branches, strict=True):
             points = [StepRef.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
             summaries.append(
                 LineSummary(
@@ -249,38 +265,38 @@ class LineIndex:
     # Steps ----------------------------------------------------------------------------------------------------
 
     async def find(self, line: Line, at: At) -> StepRef:
-        """The step that is named; `NotFoundError` if there is none."""
+        """Return the step that is named. `NotFoundError` if there is none."""
         return StepRef.of(await self.find_row(line, at, bodies=False))
 
     async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[StepRef, list[list[Row]]]:
-        """The same, and what some queries found at that moment: one round trip less."""
-        row, found = await self._found(line, at, False, more)
-        return StepRef.of(row), found
+        """Return the step that is named, and the answers to more queries, in one round trip."""
+        row, answers = await self._find(line, at, False, more)
+        return StepRef.of(row), answers
 
     async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
-        """The same, as its row."""
-        return (await self._found(line, at, bodies, ()))[0]
+        """Return the row of the step that is named."""
+        return (await self._find(line, at, bodies, ()))[0]
 
-    async def _found(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
+    async def _find(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
         if isinstance(at, Root):
             raise NotFoundError("the start of a thread is no checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, await self.branch(line, at.name))
             at = Position(head.branch, head.seq)
         queries = [self._query(line, at, bodies), *more]
-        rows, *found = await self._backend.read(queries)
+        rows, *answers = await self._backend.read(queries)
         if not rows:
-            # It may be queued behind others: what this process submitted before comes first.
+            # It may be queued for writing: an empty batch waits for what this process submitted before.
             await self._backend.apply([])
-            rows, *found = await self._backend.read(queries)
+            rows, *answers = await self._backend.read(queries)
         if not rows:
-            raise await self._not_there(line, at)
+            raise await self._not_found(line, at)
         if StepRef.of(rows[0]).pruned:
             raise pruned(line)
-        return rows[0], found
+        return rows[0], answers
 
     async def reading(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
-        """What is read of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
+        """Read something of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
         while True:
             try:
                 return await read(point)
@@ -291,54 +307,54 @@ class LineIndex:
                 point = now  # the line was rewritten
 
     async def newest(self, line: Line) -> StepRef | None:
-        """The latest step, if the line has one."""
+        """Return the latest step, if the line has one."""
         (rows,) = await self._backend.read([self._latest_query(line)])
         return StepRef.of(rows[0]) if rows else None
 
     async def existing(self, line: Line, id: str, parent: At) -> Row | None:
-        """The step that has an id already.
+        """Return the row of the step with an id, if there is one.
 
-        The store is not asked where the step is to follow the latest one and its id is greater: if that is so no
-        longer, its place will be taken.
+        The store is not read where the new step follows the latest one and its id is greater: if that is out of date,
+        the position will be occupied.
         """
-        known = self.known(line)
-        if known is not None and known.sole:
-            latest = known.point
+        cached = self.known(line)
+        if cached is not None and cached.sole:
+            latest = cached.point
             if latest is None or (latest.id < id and parent in (None, latest.id)):
                 return None
-        (found,) = await self._backend.read([self._query(line, id)])
-        return found[0] if found else None
+        (rows,) = await self._backend.read([self._query(line, id)])
+        return rows[0] if rows else None
 
     async def history(self, line: Line, *, before: str = "", limit: int | None = None) -> list[Row]:
-        """Steps by id, the latest first, each in its last revision."""
+        """Return steps by id, the latest first, each in its last revision."""
         rows: list[Row] = []
-        seen = ""
+        last_id = ""
         while limit is None or len(rows) < limit:
             page = 256 if limit is None else limit - len(rows) + 1
             scan = Scan(STEPS, tuple(line), stop=(before,) if before else (), reverse=True, limit=page, by="id")
-            (found,) = await self._backend.read([scan])
-            for row in found:
+            (more,) = await self._backend.read([scan])
+            for row in more:
                 id = StepRef.of(row).id
-                if id not in ("", seen):
+                if id not in ("", last_id):
                     rows.append(row)
-                seen = before = id
-            if len(found) < page or not seen:
+                last_id = before = id
+            if len(more) < page or not last_id:
                 break
         return rows if limit is None else rows[:limit]
 
-    async def pages(self, wanted: Sequence[tuple[Line, str]], limit: int) -> list[list[StepRef]]:
-        """For each of some lines, its steps before an id (all, if that is empty), the latest first, up to a limit.
+    async def pages(self, starts: Sequence[tuple[Line, str]], limit: int) -> list[list[StepRef]]:
+        """Return the steps of some lines before an id (all, if that is empty), the latest first, up to a limit.
 
-        Each in its last revision. There are no more only if there are none.
+        Each step is in its last revision. Only an empty page means that there are no more.
         """
-        found = await self._backend.read(
+        answers = await self._backend.read(
             [
                 Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
-                for line, before in wanted
+                for line, before in starts
             ]
         )
         pages = []
-        for rows in found:
+        for rows in answers:
             latest: dict[str, StepRef] = {}
             for row in rows:
                 point = StepRef.of(row)
@@ -348,14 +364,14 @@ class LineIndex:
         return pages
 
     async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
-        """A step and those before it on its branch, the last first, up to a limit or the first that was pruned."""
+        """Return a step and those before it on its branch, the last first, up to a limit or a pruned one."""
         start = max(0, last.seq + 1 - limit)
         scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
     async def last_kept(self, line: Line, end: Position) -> StepRef | None:
-        """The last step of a branch, up to a place, that was not pruned."""
+        """Return the last step of a branch, up to a position, that was not pruned."""
         last = end.seq
         while last >= 0:
             start = max(0, last + 1 - _NAMES)
@@ -368,44 +384,45 @@ class LineIndex:
         return None
 
     async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, StepRef]]:
-        """All the steps of all lines."""
+        """Yield all steps of all lines of a tenant."""
         start: tuple[Scalar, ...] = ()
         while True:
             (rows,) = await self._backend.read([Scan(STEPS, (tenant,), start=start, limit=_NAMES, bodies=False)])
-            for row in rows[bool(start) :]:  # a page starts with the row that the one before it ended with
+            for row in rows[bool(start) :]:  # a page starts with the last row of the one before
                 yield Line(tenant, str(row.key[1])), StepRef.of(row)
             if len(rows) < _NAMES:
                 return
             start = rows[-1].key[1:]
 
     async def at_time(self, line: Line, time: int) -> StepRef:
-        """The step that was saved last by a time (nanoseconds since 1970)."""
+        """Return the step that was saved last by a time (nanoseconds since 1970)."""
         numbers = [0, *(branch.branch for branch in await self.branches(line))]
         heads = await self._backend.read([self._head_query(line, number) for number in numbers])
-        found = await self.last_before(line, [Position(*StepRef.of(row)[:2]) for rows in heads for row in rows], time)
-        if not found:
+        ends = [Position(*StepRef.of(row)[:2]) for rows in heads for row in rows]
+        candidates = await self.last_before(line, ends, time)
+        if not candidates:
             raise NotFoundError("the thread has no checkpoint of that time or before", where=f"thread {line}")
-        last = max(found, key=lambda point: (point.time, point.id, point.revision))
+        last = max(candidates, key=lambda point: (point.time, point.id, point.revision))
         if last.pruned:
             raise pruned(line)
         return last
 
     async def last_before(self, line: Line, ends: Sequence[Position], time: int) -> list[StepRef]:
-        """Of some branches, each up to a place, the last step that is not after a time, where there is one.
+        """Return the last step that is not after a time, of each of some branches up to a position, where there is one.
 
-        Times do not decrease along a branch. All of them are searched together: the reads are as many as for one.
+        Times do not decrease along a branch. All branches are searched together, in as many reads as one.
         """
         best: dict[int, StepRef] = {}
-        todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # from, to, and where to look
+        todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # first, last, and the one to read next
         while todo:
             rows = await self._backend.read(
                 [Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False) for branch, (_, _, at) in todo.items()]
             )
-            for branch, found in zip(list(todo), rows, strict=True):
+            for branch, step in zip(list(todo), rows, strict=True):
                 low, high, at = todo.pop(branch)
-                if not found:
+                if not step:
                     raise no_line(line)  # deleted meanwhile
-                point = StepRef.of(found[0])
+                point = StepRef.of(step[0])
                 if point.time <= time:
                     low, best[branch] = at + 1, point
                 else:
@@ -427,7 +444,7 @@ class LineIndex:
     def _head_query(self, line: Line, branch: int) -> Scan:
         return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
-    async def _not_there(self, line: Line, at: str | Position | None) -> NotFoundError:
+    async def _not_found(self, line: Line, at: str | Position | None) -> NotFoundError:
         if at is None or await self.look(line) is None:
             return no_line(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
@@ -438,19 +455,19 @@ class LineIndex:
     # Branches -------------------------------------------------------------------------------------------------
 
     async def branches(self, line: Line) -> list[Branch]:
-        """All branches but the first."""
+        """Return all branches but the first."""
         (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line))])
         return [Branch.of(row) for row in rows]
 
     async def base(self, line: Line, branch: Branch) -> str | None:
-        """The id of the step that a branch starts from; None at the start of the line, and if that step was pruned."""
+        """Return the id of the step that a branch starts from; None at the line's start, and if it was pruned."""
         if not branch.base_length:
             return None
         (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
         return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:
-        """The number of the branch with a name. The first one is main, unless a new revision took the name over."""
+        """Return the number of the branch with a name. The first one is main, unless a revision took over the name."""
         for branch in await self.branches(line):
             if branch.name == name:
                 return branch.branch
@@ -459,11 +476,11 @@ class LineIndex:
         raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
     async def layout(self, line: Line) -> BranchGraph:
-        """How the branches hang together."""
+        """Return the graph of the branches."""
         return BranchGraph(await self.branches(line))
 
     async def head(self, line: Line, branch: int) -> StepRef:
-        """The last step of a branch; while it has none of its own, the step that it starts from."""
+        """Return the last step of a branch; while it has none of its own, the step that it starts from."""
         head, rows = await self._backend.read([self._head_query(line, branch), Get(BRANCHES, [(*line, branch)])])
         if head:
             return StepRef.of(head[0])
@@ -477,12 +494,12 @@ class LineIndex:
         return await self.find(line, Position(base.base_branch, base.base_length - 1))
 
     async def free_branch(self, line: Line) -> int:
-        """A number that no branch has yet."""
+        """Return a number that no branch has yet."""
         (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line), reverse=True, limit=1)])
         return Branch.of(rows[0]).branch + 1 if rows else 1
 
     async def check_free(self, line: Line, name: str) -> list[Branch]:
-        """The branches but the first, of which none has this name; `ConflictError` if one has."""
+        """Return the branches but the first. `ConflictError` if one has this name."""
         others = await self.branches(line)
         if name in {MAIN.name, *(branch.name for branch in others)}:
             raise ConflictError(
@@ -491,7 +508,7 @@ class LineIndex:
         return others
 
     async def fork(self, line: Line, at: StepRef, name: str) -> Branch:
-        """A new branch that goes on from a step. Copies nothing."""
+        """Create a branch that starts from a step. Copies nothing."""
         while True:
             info = await self.info(line)
             now = await self.find(line, Position(at.branch, at.seq))
@@ -500,25 +517,25 @@ class LineIndex:
             at = now
             others = await self.check_free(line, name)
             number = others[-1].branch + 1 if others else 1
-            branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
+            branch = Branch(number, at.branch, at.seq + 1, self._context.clock(), name)
             changes = [*self.renewed(line, info), self.there(line, at), Create(BRANCHES, branch.row(line))]
             if await self._backend.apply(changes) is None:
-                self._ground.cache.drop(("line", line))
+                self._context.cache.drop(("line", line))
                 return branch
 
     # Names and tags -------------------------------------------------------------------------------------------
 
     async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
-        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._ground.clock()))
+        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._context.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
         while True:
-            # As a new version: whoever prunes meanwhile has to choose again, knowing of it.
+            # With a new version: a prune in progress has to start over.
             info = await self.info(line)
             conditions = [*self.renewed(line, info), self.there(line, await self.find(line, id))]
             failed = await self._backend.apply([*conditions, change])
             if failed is None:
-                self._ground.cache.drop(("line", line))
+                self._context.cache.drop(("line", line))
                 return
             if failed == len(conditions):
                 owners = [owner for _, owner in await self.refs(line, kind, name)]
@@ -532,28 +549,50 @@ class LineIndex:
                     return
 
     async def drop_ref(self, line: Line, kind: str, name: str, id: str | None = None) -> None:
-        """Take a name or a tag away, from one step or from all."""
+        """Remove a name or a tag, from one step or from all."""
         await self._backend.apply([Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))])
 
     async def refs(self, line: Line, kind: str, name: str | None = None) -> Sequence[tuple[str, str]]:
-        """Names or tags, and the ids of the steps that have them."""
+        """Return names or tags, and the ids of the steps that have them."""
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
 
 
+async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
+    """Return the conditions that lines stay as they are: first one for each of them, then for the threads that they
+    belong to. `DeniedError` if there is a hold on one."""
+    every = list(dict.fromkeys(lines))
+    every += dict.fromkeys(root for line in every if (root := root_of(line)) not in every)
+    queries: list[Query] = [Get(LINES, [tuple(line)]) for line in every]
+    queries += [Scan(REFS, (*line, HOLD)) for line in every]
+    pages = await backend.read(queries)
+    for rows in pages[len(every) :]:
+        if rows:
+            tenant, name, _, reason, _ = map(str, rows[0].key)
+            raise DeniedError(
+                f"the thread is held{': ' + reason if reason else ''}",
+                where=f"thread {Line(tenant, name)}",
+                hint="Release it first, if that is yours to decide",
+            )
+    return [
+        Expect(LINES, tuple(line), rows[0].columns if rows else None)
+        for line, rows in zip(every, pages[: len(every)], strict=True)
+    ]
+
+
 def index_key(tenant: str) -> Key:
-    """The key of the reference that says that a tenant has an index of words."""
+    """Return the key of the reference that marks a tenant's text index."""
     return (tenant, _NO_LINE, "setting", "words", "")
 
 
 def pruned(line: Line) -> NotFoundError:
-    """The error for a step of which only a stub is left."""
+    """Return the error for a step of which only a stub is left."""
     return NotFoundError("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
 
 
 def no_line(line: Line) -> NotFoundError:
-    """The error for a line that is not there."""
+    """Return the error for a line that does not exist."""
     return NotFoundError(
         "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"
     )

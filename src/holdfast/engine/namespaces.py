@@ -1,8 +1,8 @@
-"""How a thread and the namespaces in it are called in a store.
+"""The names of lines: of threads, and of the namespaces in them.
 
-A thread's own checkpoints are in the line of the same name. Those of a namespace, as a subgraph has one, are in a line
-of their own, `chat-1␟child:6f…`: what is done to the thread as a whole is done to them, too. No two pairs of thread and
-namespace share a name.
+A thread's own checkpoints are in the line of the same name. Those of a namespace, such as a subgraph's, are in a line
+of their own, `chat-1␟child:6f…`; operations on the whole thread include them. No two pairs of thread and namespace
+share a name.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
 MARK = "␟"
-"""Between a thread's name and a namespace; doubled where it is part of the thread's own."""
+"""Separates a thread's name from a namespace; doubled where it is part of the thread's own name."""
 
 AGENTS = f"{STATE}agents:"
-"""How names of lines start that hold what is kept of agents."""
+"""The start of names of lines with agents."""
 
 
 def is_thread(name: str) -> bool:
-    """Whether a line of this name is a thread, or a namespace of one. Others hold the state of scopes, and what is kept
-    of sessions, grants and the like."""
+    """Return whether a line of this name is a thread, or a namespace of one. Other lines have the state of scopes,
+    sessions, grants and the like."""
     return not name.startswith(STATE)
 
 
 def has_messages(name: str) -> bool:
-    """Whether a line of this name may have conversations in it: those of threads have, and those of agents."""
+    """Return whether a line of this name may contain conversations: those of threads and of agents may."""
     return is_thread(name) or name.startswith(AGENTS)
 
 
 def check_thread(name: str) -> str:
-    """The name of a thread that is to be saved to. `InvalidError` if a line of this name holds something else."""
+    """Return the name of a thread to save to. `InvalidError` if it is the name of another kind of line."""
     if not is_thread(name):
         raise InvalidError(
             f"names that start with {STATE} are those of state, and no thread's",
@@ -41,7 +41,7 @@ def check_thread(name: str) -> str:
 
 
 def thread_name(thread_id: str, namespace: str = "") -> str:
-    """The name under which a store keeps the checkpoints of a thread, or of a namespace in it."""
+    """Return the name of the line for a thread, or for a namespace in it."""
     check_thread(thread_id)
     if namespace.startswith(MARK):
         raise InvalidError(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
@@ -50,28 +50,34 @@ def thread_name(thread_id: str, namespace: str = "") -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The thread's id and the namespace, of a name in a store."""
+    """Return the thread's id and the namespace of a line's name."""
     thread_id, start = "", 0
-    while (place := name.find(MARK, start)) >= 0:
-        thread_id += name[start:place]
-        if name[place + 1 : place + 2] != MARK:
-            return thread_id, name[place + 1 :]
-        thread_id, start = thread_id + MARK, place + 2
+    while (at := name.find(MARK, start)) >= 0:
+        thread_id += name[start:at]
+        if name[at + 1 : at + 2] != MARK:
+            return thread_id, name[at + 1 :]
+        thread_id, start = thread_id + MARK, at + 2
     return thread_id + name[start:], ""
 
 
 def root_of(line: Line) -> Line:
-    """The line of the thread that a namespace's line belongs to; a thread's own is its root."""
-    name, place = line.name, 0
+    """Return the line of the thread that a namespace's line belongs to; a thread's own line is its root."""
+    name, at = line.name, 0
     if not is_thread(name):
-        return line  # a scope's name may have the mark in it
-    while (place := name.find(MARK, place)) >= 0:
-        if name[place + 1 : place + 2] != MARK:
-            return line._replace(name=name[:place] or MARK)
-        place += 2
+        return line  # a scope's name may contain the mark
+    while (at := name.find(MARK, at)) >= 0:
+        if name[at + 1 : at + 2] != MARK:
+            return line._replace(name=name[:at] or MARK)
+        at += 2
     return line
 
 
+def rename_line(line: Line, root: Line, new: Line) -> Line:
+    """Return the new name of a thread's line, or of one of its namespaces, when the thread is renamed."""
+    rest = line.name if root.name == MARK else line.name[len(root.name) :]
+    return new if line == root else new._replace(name=new.name + rest)
+
+
 def below(root: Line) -> str:
-    """What the names of the lines of a thread's namespaces start with, and perhaps others."""
+    """Return the prefix of the names of a thread's namespaces. Other names may have it, too."""
     return root.name if root.name == MARK else root.name + MARK

@@ -15,7 +15,8 @@ _AS_REGEX = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 @lru_cache(1024)
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Tells whether a text matches. `*` is any text without a slash, `**` any text, `?` one character but a slash."""
+    """Return a function that says whether a text matches: `*` is any text without a slash, `**` any text, `?` one
+    character but a slash."""
     if type(pattern) is not str or not 0 < len(pattern) <= _MAX:
         raise InvalidError(f"a pattern is text of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80])
     if pattern.count("*") > 16:
@@ -23,18 +24,18 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     if not _SPECIAL.search(pattern):
         return pattern.__eq__
     parts = [_AS_REGEX.get(part) or re.escape(part) for part in re.split(r"(\*\*|\*|\?)", pattern)]
-    whole = re.compile("".join(parts), re.DOTALL)
-    return lambda text: whole.fullmatch(text) is not None
+    regex = re.compile("".join(parts), re.DOTALL)
+    return lambda text: regex.fullmatch(text) is not None
 
 
 def stem(pattern: str) -> str:
-    """What all texts that match start with."""
+    """Return the prefix of all texts that match."""
     special = _SPECIAL.search(pattern)
     return pattern if special is None else pattern[: special.start()]
 
 
 def narrowed(prefix: str, pattern: str) -> str | None:
-    """What all texts start with that start with a prefix and match a pattern, if there is one; None if none can."""
+    """Return the common prefix of all texts that start with a prefix and match a pattern; None if no text can."""
     start = stem(pattern) if pattern else ""
     if not (prefix.startswith(start) or start.startswith(prefix)):
         return None

@@ -1,4 +1,4 @@
-"""Pending writes: what tasks of a step have produced before the step that takes it in exists."""
+"""Pending writes: values that the tasks of a step produced before the next step exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engine.row_format import Line, info_row, open_write, write_body
 
 
 class PendingWriteRow(NamedTuple):
-    """A value that a task wrote to a channel, packed. A negative place is for marks that replace each other."""
+    """A packed value that a task wrote to a channel. A negative number is for marks that replace each other."""
 
     path: str
     task: str
@@ -23,53 +23,53 @@ class PendingWriteRow(NamedTuple):
 
 
 class PendingWrites:
-    """Keeps pending writes by the id of the step that they follow, which may not be there yet."""
+    """Stores pending writes by the id of the step that they follow, which need not exist yet."""
 
-    def __init__(self, ground: EngineContext, lines: LineIndex) -> None:
-        self._ground = ground
+    def __init__(self, context: EngineContext, lines: LineIndex) -> None:
+        self._context = context
         self._lines = lines
 
     async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
-        """Store writes. One that is there already stays as it is, unless its place is negative."""
+        """Store writes. An existing one is not replaced, unless its place is negative."""
         rows: list[Change] = []
         for write in writes:
             row = write_row(line, step, write)
             rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
         while True:
-            memo = await self._lines.memo(line)
-            if memo is None:
+            tip = await self._lines.tip(line)
+            if tip is None:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
-                first = self._lines.unchanged(line, memo.info)
-            if await self._ground.backend.apply([first, *rows]) is None:
+                first = self._lines.unchanged(line, tip.info)
+            if await self._context.backend.apply([first, *rows]) is None:
                 return
             await self._lines.look(line)
 
     async def of(self, line: Line, step: str) -> list[PendingWriteRow]:
-        """The writes that follow a step, by path, task and place."""
+        """Return the writes that follow a step, by path, task and number."""
         return (await self.of_many(line, [step]))[0]
 
     async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
-        """The same for several steps."""
-        found = await self._ground.backend.read([self.query(line, step) for step in steps])
-        return [self.opened(line, step, rows) for step, rows in zip(steps, found, strict=True)]
+        """Return the writes that follow several steps."""
+        pages = await self._context.backend.read([self.query(line, step) for step in steps])
+        return [self.opened(line, step, rows) for step, rows in zip(steps, pages, strict=True)]
 
     def query(self, line: Line, step: str) -> Query:
-        """What finds the writes that follow a step."""
+        """Return the query for the writes that follow a step."""
         return Scan(WRITES, (*line, step))
 
     def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[PendingWriteRow]:
-        """The writes in the rows that were found, by path, task and place."""
+        """Return the writes in rows, by path, task and number."""
         return sorted(self._open(line, step, row) for row in rows)
 
     def _open(self, line: Line, step: str, row: Row) -> PendingWriteRow:
         _, _, _, task, place = row.key
         path, channel = map(str, row.columns)
-        packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
+        packed = open_write(line, step, channel, row.body, self._context.max_bytes)
         return PendingWriteRow(path, str(task), int(place), channel, packed)
 
 
 def write_row(line: Line, step: str, write: PendingWriteRow) -> Row:
-    """The row that keeps a write."""
+    """Return the row of a write."""
     body = write_body(line, step, write.channel, write.packed)
     return Row((*line, step, write.task, write.place), (write.path, write.channel), body)

@@ -1,7 +1,7 @@
-"""Chance that is no secret: for ids, and for how long to wait.
+"""A source of random numbers, not for secrets: for ids and for pauses.
 
-It is a source of our own: programs that seed that of the language, to have a run be like another, do not meet what
-threads of ours draw from it meanwhile.
+It is separate from that of the `random` module: programs that seed that one, to make a run reproducible, are not
+disturbed by our threads.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ import random
 chance = random.Random()  # noqa: S311 - not for secrets
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=chance.seed)  # or else a child draws what its parent does
+    os.register_at_fork(after_in_child=chance.seed)  # or a child would draw the same numbers as its parent

@@ -1,4 +1,4 @@
-"""Between rows of a store and what they hold: envelopes put on and taken off, everything checked."""
+"""Converts between rows of a store and their contents, with envelopes; everything is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeE
 
 
 class Line(NamedTuple):
-    """A line's name: whose it is, and which."""
+    """The name of a line: its tenant and its own name."""
 
     tenant: str
     name: str
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def check_name(text: object, what: str) -> str:
-    """A name that every store can keep: text, not too long."""
+    """Require a name that every store can store: text, not too long."""
     if not isinstance(text, str):
         hint = "Give its id" if hasattr(text, "id") else ""
         raise InvalidError(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
@@ -50,11 +50,11 @@ def check_name(text: object, what: str) -> str:
 
 
 MERGE, PRUNED = "merge", "pruned"
-"""The kinds of a step that has several parents, and of what is left of one that was pruned."""
+"""The kinds of a merge, and of the stub of a pruned step."""
 
 
 class LineInfo(NamedTuple):
-    """What is kept of a line besides its steps."""
+    """The row of a line."""
 
     created: int
     version: int
@@ -63,7 +63,7 @@ class LineInfo(NamedTuple):
 
 
 class StepRef(NamedTuple):
-    """A step as its row shows it, without opening it."""
+    """The row of a step, without its content."""
 
     branch: int
     seq: int
@@ -79,28 +79,30 @@ class StepRef(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> StepRef:
-        """The point that a row of `steps` shows."""
+        """Return the step in a row of `steps`."""
         return cls(*row.key[2:], *row.columns)  # type: ignore[arg-type]
 
     def row(self, line: Line, body: bytes) -> Row:
-        """The row that shows it."""
+        """Return the row of the step."""
         return Row((*line, self.branch, self.seq), self[2:], body)
 
     @property
     def pruned(self) -> bool:
-        """Whether this only stands where a step was."""
+        """Return whether this is the stub of a pruned step."""
         return not self.id
 
     def stub(self, merged: Sequence[StepParent] = ()) -> StepRef:
-        """What stands for the step once it is pruned: that there was one, when, its hash, and what it merged."""
-        kept = self.metadata if self.pruned else ""
+        """Return the stub of the step when it is pruned: its time, its hash, and what it merged."""
+        stub_metadata = self.metadata if self.pruned else ""
         if merged:
-            kept = encode_json([[parent.branch, parent.seq, parent.commit.hex()] for parent in merged]).decode()
-        return self._replace(id="", revision=0, kind=PRUNED, metadata=kept, tail=0, size=0)
+            stub_metadata = encode_json(
+                [[parent.branch, parent.seq, parent.commit.hex()] for parent in merged]
+            ).decode()
+        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
 
     @property
     def merged(self) -> tuple[StepParent, ...]:
-        """Of a stub, the further parents of the merge that it stands for; none, if it stands for no merge."""
+        """Return the further parents of a pruned merge; none, if it was no merge or is not pruned."""
         if not self.pruned or not self.metadata:
             return ()
         try:
@@ -112,7 +114,7 @@ class StepRef(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A branch, and where it leaves its base: after that many of the base's steps."""
+    """A branch, and where it starts: after that many steps of its base."""
 
     branch: int
     base_branch: int
@@ -122,21 +124,30 @@ class Branch(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Branch:
-        """The branch that a row of `branches` shows."""
+        """Return the branch in a row of `branches`."""
         return cls(row.key[2], *row.columns)  # type: ignore[arg-type]
 
     def row(self, line: Line) -> Row:
-        """The row that shows it."""
+        """Return the row of the branch."""
         return Row((*line, self.branch), self[1:])
 
 
+PIN, HOLD, LEASE = "pin", "hold", "lease"
+"""Kinds of references. The names of pins and holds are reasons. Holds and leases refer to no step."""
+
+
+def is_about_step(ref: Row) -> bool:
+    """Return whether a reference refers to a step, and is removed with it."""
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE)
+
+
 def info_of(row: Row) -> LineInfo:
-    """What a row of `lines` says."""
+    """Return the content of a row of `lines`."""
     return LineInfo(*row.columns)  # type: ignore[arg-type]
 
 
 def info_row(line: Line, info: LineInfo) -> Row:
-    """The row of `lines` that says it."""
+    """Return the row of `lines` for a line."""
     return Row(tuple(line), tuple(info))
 
 
@@ -144,11 +155,11 @@ def info_row(line: Line, info: LineInfo) -> Row:
 
 
 _WORTH_COMPRESSING = 512
-"""A step of fewer bytes is stored as it is: compressing would take time and save little."""
+"""A step of fewer bytes is not compressed: it would take time and save little."""
 
 
 def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
-    """A step in its envelope. What could not be read again is not written."""
+    """Return a step in its envelope. One that could not be read again is refused."""
     content = step.encode()
     if len(content) > max_bytes:
         raise TooLargeError(
@@ -157,12 +168,12 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
             hint="Save it in several steps, or raise Limits.max_bytes",
         )
     return wrap(
-        content, RecordContext(*line, "step", step.commit), schema=step.header.schema, compression=_plain(content)
+        content, RecordContext(*line, "step", step.commit), schema=step.header.schema, compression=_compression(content)
     )
 
 
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
-    """The step in a row, which must be the one that the row says it is."""
+    """Return the step in a row. `CorruptError` if it does not match the row."""
     point = StepRef.of(row)
     record = unwrap(row.body, RecordContext(*line, "step", point.hash), max_bytes=max_bytes)
     step = Step.decode(record.content)
@@ -173,7 +184,7 @@ def open_step(line: Line, row: Row, max_bytes: int) -> Step:
 
 
 def readable(codec: Codec, metadata: dict[str, object]) -> str:
-    """Metadata as JSON, for people who look at the store with its own tools."""
+    """Return metadata as JSON, for people who use the database's own tools."""
     if not metadata:
         return ""
     try:
@@ -183,7 +194,7 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
 
 
 def where(line: Line, point: StepRef) -> str:
-    """Names a step in an error message."""
+    """Describe a step in an error message."""
     return f"checkpoint {point.id} (branch {point.branch}, number {point.seq}) of thread {line}"
 
 
@@ -194,29 +205,29 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 
 
 def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
-    """The row of `folds` for the state at a step."""
+    """Return the row of `folds` for the state at a step."""
     body = wrap(encode_root(root), RecordContext(*line, "fold", commit))
     return Row((*line, *place), (form, commit), body)
 
 
 def open_fold(line: Line, row: Row, commit: bytes) -> MapRoot:
-    """The root of the state at a step with this commit hash."""
+    """Return the root of the state at a step with this commit hash."""
     return decode_root(unwrap(row.body, RecordContext(*line, "fold", commit)).content)
 
 
 def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
-    """The row of `nodes` for a node."""
+    """Return the row of `nodes` for a node."""
     return Row((*line, form, id), (), wrap(node, RecordContext(*line, "node", id)))
 
 
 def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
-    """A node's id and its bytes."""
+    """Return the id and the bytes of a node."""
     id = _bytes(row.key[3])
     return id, unwrap(row.body, RecordContext(*line, "node", id)).content
 
 
 def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
-    """The rows of `objects` for a large value."""
+    """Return the rows of `objects` for a large value."""
     digest = parse_pointer(pointer).digest
     return [
         Row(
@@ -229,12 +240,12 @@ def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
 
 
 def object_keys(line: Line, pointer: LargePointer) -> list[Key]:
-    """The keys of the pieces of a large value."""
+    """Return the keys of the pieces of a large value."""
     return [(*line, pointer.digest, number) for number in range(pointer.pieces)]
 
 
 def open_object(line: Line, pointer: LargePointer, rows: list[Row]) -> bytes:
-    """A large value from the rows of its pieces."""
+    """Return a large value from the rows of its pieces."""
     pieces = {}
     for row in rows:
         number = row.key[3]
@@ -244,12 +255,12 @@ def open_object(line: Line, pointer: LargePointer, rows: list[Row]) -> bytes:
 
 
 def write_body(line: Line, step: str, channel: str, packed: bytes) -> bytes:
-    """A pending write's value in its envelope."""
+    """Return the value of a pending write in its envelope."""
     return wrap(packed, RecordContext(*line, "write", _write_name(step, channel)))
 
 
 def open_write(line: Line, step: str, channel: str, body: bytes, max_bytes: int) -> bytes:
-    """The packed value of a pending write."""
+    """Return the packed value of a pending write."""
     return unwrap(body, RecordContext(*line, "write", _write_name(step, channel)), max_bytes=max_bytes).content
 
 
@@ -258,25 +269,25 @@ def _write_name(step: str, channel: str) -> bytes:
 
 
 def event_body(line: Line, id: str, number: int, packed: bytes) -> bytes:
-    """An event's details in their envelope."""
-    return wrap(packed, RecordContext(*line, "event", f"{number} {id}".encode()), compression=_plain(packed))
+    """Return the details of an event in their envelope."""
+    return wrap(packed, RecordContext(*line, "event", f"{number} {id}".encode()), compression=_compression(packed))
 
 
 def open_event(line: Line, id: str, number: int, body: bytes, max_bytes: int) -> bytes:
-    """The packed details of an event."""
+    """Return the packed details of an event."""
     return unwrap(body, RecordContext(*line, "event", f"{number} {id}".encode()), max_bytes=max_bytes).content
 
 
-def _plain(content: bytes) -> Compression | None:
+def _compression(content: bytes) -> Compression | None:
     return None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
 
 
 _ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS, EVENTS)
-"""Spaces whose bodies are in envelopes."""
+"""Tables whose bodies are in envelopes."""
 
 
 def is_sound(space: Table, row: Row) -> bool:
-    """Whether a row holds what was written into it."""
+    """Return whether the content of a row is intact."""
     if not row.body or space not in _ENVELOPED:
         return True
     try:
@@ -284,12 +295,12 @@ def is_sound(space: Table, row: Row) -> bool:
     except CorruptError:
         return False
     except HoldfastError:
-        return True  # too large, sealed, or from a newer release: nothing that a copy would mend
+        return True  # too large, sealed, or from a newer release: a copy would not repair that
     return True
 
 
 def context_of(space: Table, row: Row) -> tuple[str, bytes]:
-    """The kind and the name of what is in a row's envelope."""
+    """Return the kind and the name of a row's envelope."""
     if space is WRITES:
         return "write", _write_name(str(row.key[2]), str(row.columns[1]))
     if space is NODES:

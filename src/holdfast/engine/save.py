@@ -1,8 +1,8 @@
-"""Saving under an id that is taken.
+"""Saving steps, also under an id that exists.
 
 The same content again is nothing new. Other content is a new revision of the step: it goes onto a branch of its own,
-and the steps that followed the old one are set upon it, each with the state it had. What was there before stays where
-it is, and is found by its place; by id, the last revision is found.
+and the steps that followed the old one are moved onto it, each with its state. The old steps stay where they are, and
+are found by their position; by id, the last revision is found.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdTaken, PreparedStep
+from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdExists, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
@@ -34,21 +34,21 @@ from holdfast.errors import ConflictError, CorruptError, InvalidError
 Around: TypeAlias = Callable[
     [Callable[..., Awaitable[list[StepInfo]]], Sequence[AppendRequest]], Awaitable[list[StepInfo]]
 ]
-"""Given what saves, and what is to be saved, has it saved."""
+"""Saves requests by calling the function that saves."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Old:
+class _OldStep:
     point: StepRef
     step: Step
 
 
 class StepWriter:
-    """Makes new revisions of steps."""
+    """Saves steps, and new revisions of steps."""
 
     def __init__(
         self,
-        ground: EngineContext,
+        context: EngineContext,
         lines: LineIndex,
         states: StateLoader,
         heads: StepInfoReader,
@@ -56,7 +56,7 @@ class StepWriter:
         projector: Projector,
         indexer: TextIndexer,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._lines = lines
         self._states = states
         self._heads = heads
@@ -64,167 +64,167 @@ class StepWriter:
         self._projector = projector
         self._indexer = indexer
         self.around: Around | None = None
-        """Stands around all saving, where somebody wants to know of it, or to change it: hooks do."""
+        """Wraps all saving, to observe or alter it; set by hooks."""
 
-    async def save(self, *savings: AppendRequest) -> list[StepInfo]:
-        """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
-        return await (self._save(*savings) if self.around is None else self.around(self._save, savings))
+    async def save(self, *requests: AppendRequest) -> list[StepInfo]:
+        """Append steps; if the id of a single one exists, save a new revision unless nothing is new."""
+        return await (self._save(*requests) if self.around is None else self.around(self._save, requests))
 
-    async def _save(self, *savings: AppendRequest) -> list[StepInfo]:
-        named = [(saving.line, saving.id) for saving in savings if saving.id]
+    async def _save(self, *requests: AppendRequest) -> list[StepInfo]:
+        named = [(request.line, request.id) for request in requests if request.id]
         if len(set(named)) < len(named):
             raise InvalidError(
                 "two checkpoints that are saved together have one id", hint="Save them one after the other"
             )
-        swept = 0
+        rewrites = 0
         while True:
-            taken = None
-            for saving in savings:
-                taken = await self._lines.existing(saving.line, saving.id, saving.parent) if saving.id else None
-                if taken is not None:
+            row = None
+            for request in requests:
+                row = await self._lines.existing(request.line, request.id, request.parent) if request.id else None
+                if row is not None:
                     break
-            if taken is None:
+            if row is None:
                 try:
-                    return await self._appender.append(*savings)
-                except IdTaken:
+                    return await self._appender.append(*requests)
+                except IdExists:
                     continue
-            if len(savings) > 1:
+            if len(requests) > 1:
                 raise ConflictError(
-                    f"checkpoint {StepRef.of(taken).id} exists already, and cannot be saved again together with others",
-                    where=f"thread {Line(*map(str, taken.key[:2]))}",
+                    f"checkpoint {StepRef.of(row).id} exists already, and cannot be saved again together with others",
+                    where=f"thread {Line(*map(str, row.key[:2]))}",
                     hint="Save it alone, or under another id",
                 )
             try:
-                again = await self._save_again(savings[0], self._open(savings[0].line, taken))
+                head = await self._save_again(requests[0], self._open(requests[0].line, row))
             except MissingNode:
-                # The line was rewritten meanwhile; if that is not it, it will not help to look again.
-                swept += 1
-                if swept > PATIENCE:
+                # The line was rewritten meanwhile; if not, retrying will not help.
+                rewrites += 1
+                if rewrites > PATIENCE:
                     raise
-                self._ground.cache.clear()
+                self._context.cache.clear()
                 continue
             except CorruptError:
-                (there,) = await self._ground.backend.read([Get(STEPS, [taken.key])])
-                if there:
+                (rows,) = await self._context.backend.read([Get(STEPS, [row.key])])
+                if rows:
                     raise
                 continue  # it was deleted meanwhile
-            if again is not None:
-                return [again]
+            if head is not None:
+                return [head]
 
-    async def _save_again(self, saving: AppendRequest, old: _Old) -> StepInfo | None:
-        """The step that now has the id; None if the line changed meanwhile."""
-        line, header = saving.line, old.step.header
+    async def _save_again(self, request: AppendRequest, old: _OldStep) -> StepInfo | None:
+        """Return the step that now has the id; None if the line changed meanwhile."""
+        line, header = request.line, old.step.header
         if header.parents[1:]:
-            saving = replace(saving, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
-        await self._check_parent(saving, old)
+            request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
+        await self._check_parent(request, old)
         info = await self._lines.info(line)
-        riders = await self._appender.riders(saving, saving.id)
-        if await self._is_same(saving, old):
-            if riders and await self._ground.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
+        extra = await self._appender.attached_changes(request, request.id)
+        if await self._is_same(request, old):
+            if extra and await self._context.backend.apply([self._lines.unchanged(line, info), *extra]) is not None:
                 return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
         parent = await self._parent(line, old)
-        held = None if parent is None else await self._states.hold(line, parent)
-        if held is not None and held.form not in (0, info.form):
+        loaded = None if parent is None else await self._states.hold(line, parent)
+        if loaded is not None and loaded.form not in (0, info.form):
             raise MissingNode("a line was rewritten")
-        fresh = info._replace(version=info.version + 1)
-        moving = _Moving(line, fresh, await self._lines.branches(line))
-        saving = replace(saving, time=saving.time or old.point.time, riders=lambda _: riders)
-        number = moving.new_branch()
+        new_info = info._replace(version=info.version + 1)
+        move = _Move(line, new_info, await self._lines.branches(line))
+        request = replace(request, time=request.time or old.point.time, riders=lambda _: extra)
+        number = move.new_branch()
         first = await self._appender.prepare(
-            saving, fresh, parent, held, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
+            request, new_info, parent, loaded, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
         )
-        moving.done.append(first)
-        moving.take_over_name(old.point.branch, first)
-        await self._move_children(moving, old, first)
-        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, fresh)), *moving.ends]
-        changes += [change for each in moving.done for change in each.changes] + moving.renamed
+        move.steps.append(first)
+        move.take_over_name(old.point.branch, first)
+        await self._move_children(move, old, first)
+        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, new_info)), *move.ends]
+        changes += [change for each in move.steps for change in each.changes] + move.renamed
         rows = None
         if self._projector.on:
-            rows = await self._projector.rows(line, moving.made())
+            rows = await self._projector.rows(line, move.projected())
             changes += rows.changes
         if self._indexer.on:
-            changes += await self._indexer.rows(line, moving.made())
-        if await self._ground.backend.apply(changes) is not None:
+            changes += await self._indexer.rows(line, move.projected())
+        if await self._context.backend.apply(changes) is not None:
             self._projector.forget(line)
             return None
-        for each in moving.done:
+        for each in move.steps:
             self._appender.remember(each)
         if rows is not None:
             self._projector.remember(rows)
         return first.head
 
-    async def _parent(self, line: Line, old: _Old) -> StepRef | None:
-        """The step that another one follows, unless that was pruned."""
+    async def _parent(self, line: Line, old: _OldStep) -> StepRef | None:
+        """Return the step that another one follows, unless that was pruned."""
         if not old.step.header.parents:
             return None
-        (rows,) = await self._ground.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
+        (rows,) = await self._context.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
         return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
-    async def _check_parent(self, saving: AppendRequest, old: _Old) -> None:
-        if saving.parent is None:
+    async def _check_parent(self, request: AppendRequest, old: _OldStep) -> None:
+        if request.parent is None:
             return
-        if isinstance(saving.parent, OnBranch):
-            # Its head may be the very step by now.
-            if await self._lines.branch(saving.line, saving.parent.name) == old.point.branch:
+        if isinstance(request.parent, OnBranch):
+            # The step itself may be its head by now.
+            if await self._lines.branch(request.line, request.parent.name) == old.point.branch:
                 return
         commit = None
-        if not isinstance(saving.parent, Root):
-            pruned = bool(old.step.header.parents) and await self._parent(saving.line, old) is None
-            if pruned and isinstance(saving.parent, str):
-                if await self._lines.existing(saving.line, saving.parent, ROOT) is None:
-                    return  # it may well be the one that was pruned
-            commit = (await self._lines.find(saving.line, saving.parent)).hash
+        if not isinstance(request.parent, Root):
+            pruned = bool(old.step.header.parents) and await self._parent(request.line, old) is None
+            if pruned and isinstance(request.parent, str):
+                if await self._lines.existing(request.line, request.parent, ROOT) is None:
+                    return  # it may be the one that was pruned
+            commit = (await self._lines.find(request.line, request.parent)).hash
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):
             raise ConflictError(
-                f"checkpoint {saving.id} is there already, and follows another one",
-                where=f"thread {saving.line}",
+                f"checkpoint {request.id} is there already, and follows another one",
+                where=f"thread {request.line}",
                 hint="Save under another id, or name the parent that it has",
             )
 
-    async def _is_same(self, saving: AppendRequest, old: _Old) -> bool:
+    async def _is_same(self, request: AppendRequest, old: _OldStep) -> bool:
         header = old.step.header
-        if (header.metadata, header.kind, header.stamp) != (saving.metadata, saving.kind, saving.stamp):
+        if (header.metadata, header.kind, header.stamp) != (request.metadata, request.kind, request.stamp):
             return False
-        state = saving.state
+        state = request.state
         if not isinstance(state, dict):
-            parent = await self._lines.find(saving.line, Position(*header.parents[0][:2])) if header.parents else None
-            held = None if parent is None else await self._states.hold(saving.line, parent)
-            edit, _ = set_aside(await state(parent, held))
+            parent = await self._lines.find(request.line, Position(*header.parents[0][:2])) if header.parents else None
+            loaded = None if parent is None else await self._states.hold(request.line, parent)
+            edit, _ = set_aside(await state(parent, loaded))
             return edit == old.step.edit
-        return diff_maps(await self._states.packed(saving.line, old.point), state) == EditMap()
+        return diff_maps(await self._states.packed(request.line, old.point), state) == EditMap()
 
-    async def _move_children(self, moving: _Moving, old: _Old, new: PreparedStep) -> None:
-        """Set all that followed the old step upon the new one."""
+    async def _move_children(self, move: _Move, old: _OldStep, new: PreparedStep) -> None:
+        """Move all that followed the old step onto the new one."""
         todo = [(old, new)]
         while todo:
             before, onto = todo.pop()
-            changed = before is old  # the others see the same state before them as they did
+            changed = before is old  # the state before the others is unchanged
             point = before.point
-            for fork in moving.forks_at(point):
-                child = await self._step(moving, Position(fork.branch, 0))
+            for fork in move.forks_at(point):
+                child = await self._step(move, Position(fork.branch, 0))
                 if child is not None:
-                    moved = await self._move(moving, child, onto, moving.new_branch(), changed)
-                    moving.take_over_name(fork.branch, moved)
+                    moved = await self._move_step(move, child, onto, move.new_branch(), changed)
+                    move.take_over_name(fork.branch, moved)
                     todo.append((child, moved))
                 elif fork.name:
-                    place = (moving.new_branch(), onto.point.branch, onto.point.seq + 1)
-                    moving.take_over_name(fork.branch, Branch(*place, fork.created, ""))
-            onward = await self._step(moving, Position(point.branch, point.seq + 1))
-            if onward is not None:
-                todo.append((onward, await self._move(moving, onward, onto, None, changed)))
+                    position = (move.new_branch(), onto.point.branch, onto.point.seq + 1)
+                    move.take_over_name(fork.branch, Branch(*position, fork.created, ""))
+            next_step = await self._step(move, Position(point.branch, point.seq + 1))
+            if next_step is not None:
+                todo.append((next_step, await self._move_step(move, next_step, onto, None, changed)))
 
-    async def _move(
-        self, moving: _Moving, old: _Old, onto: PreparedStep, new_branch: int | None, changed: bool
+    async def _move_step(
+        self, move: _Move, old: _OldStep, onto: PreparedStep, new_branch: int | None, changed: bool
     ) -> PreparedStep:
         header = old.step.header
-        state: PackedMap | Edit = _same(old.step.edit)
+        state: PackedMap | Edit = _repeat(old.step.edit)
         if changed:
-            state = await self._states.values(moving.line, old.point)
-        saving = AppendRequest(
-            moving.line,
+            state = await self._states.values(move.line, old.point)
+        request = AppendRequest(
+            move.line,
             state,
             id=header.id,
             metadata=header.metadata,
@@ -235,53 +235,53 @@ class StepWriter:
             time=header.time,
             merged=header.parents[1:],
         )
-        place = None if new_branch is None else Position(new_branch, 0)
+        position = None if new_branch is None else Position(new_branch, 0)
         moved = await self._appender.prepare(
-            saving,
-            moving.info,
+            request,
+            move.info,
             onto.point,
-            onto.held,
+            onto.loaded,
             (),
-            place,
-            new_branch=place is not None,
+            position,
+            new_branch=position is not None,
             revision=old.point.revision + 1,
         )
-        moving.done.append(moved)
+        move.steps.append(moved)
         return moved
 
-    async def _step(self, moving: _Moving, place: Position) -> _Old | None:
-        """The step at a place, if it is the last revision of its id. Where there is none, there must stay none."""
-        line = moving.line
-        (rows,) = await self._ground.backend.read([Scan(STEPS, (*line, *place))])
+    async def _step(self, move: _Move, position: Position) -> _OldStep | None:
+        """Return the step at a position, if it is the last revision of its id. If there is none, expect none."""
+        line = move.line
+        (rows,) = await self._context.backend.read([Scan(STEPS, (*line, *position))])
         if not rows:
-            moving.ends.append(Expect(STEPS, (*line, *place), None))
+            move.ends.append(Expect(STEPS, (*line, *position), None))
             return None
         if StepRef.of(rows[0]).pruned:
             return None
         latest = await self._lines.find(line, StepRef.of(rows[0]).id)
-        return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
+        return self._open(line, rows[0]) if (latest.branch, latest.seq) == position else None
 
-    def _open(self, line: Line, row: Row) -> _Old:
-        return _Old(StepRef.of(row), open_step(line, row, self._ground.max_bytes))
+    def _open(self, line: Line, row: Row) -> _OldStep:
+        return _OldStep(StepRef.of(row), open_step(line, row, self._context.max_bytes))
 
 
-class _Moving:
-    """Steps on their way to new branches."""
+class _Move:
+    """Steps that are moved to new branches."""
 
     def __init__(self, line: Line, info: LineInfo, branches: list[Branch]) -> None:
         self.line = line
         self.info = info
-        self.done: list[PreparedStep] = []
+        self.steps: list[PreparedStep] = []
         self.ends: list[Change] = []
-        """The conditions that nothing was appended to what is moved."""
+        """The conditions that nothing was appended to the old branches."""
         self.renamed: list[Change] = []
         self._branches = branches
         self._free = branches[-1].branch + 1 if branches else 1
 
-    def made(self) -> list[ProjectedStep]:
-        """What readable rows are made of: the steps, and with the first of them the branches that are renamed."""
+    def projected(self) -> list[ProjectedStep]:
+        """Return the steps for the projector and the indexer; the first has the branches that are renamed."""
         renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
-        first, *others = (each.made() for each in self.done)
+        first, *others = (each.projected() for each in self.steps)
         return [first._replace(branches=[*first.branches, *renamed]), *others]
 
     def new_branch(self) -> int:
@@ -293,25 +293,25 @@ class _Moving:
         return [branch for branch in self._branches if (branch.base_branch, branch.base_length) == here]
 
     def take_over_name(self, number: int, new: PreparedStep | Branch) -> None:
-        """The branch that goes on instead of another has its name from now on."""
+        """Give the name of a branch to the one that replaces it."""
         old = next((branch for branch in self._branches if branch.branch == number), None)
         name = MAIN.name if old is None else old.name
         if old is None and any(branch.name == name for branch in self._branches):
-            return  # main has gone elsewhere before
+            return  # another branch has the name main already
         if old is not None and name:
             self.renamed.append(Put(BRANCHES, old._replace(name="").row(self.line)))
         if isinstance(new, Branch):
             self.renamed.append(Create(BRANCHES, new._replace(name=name).row(self.line)))
             return
-        for place, change in enumerate(new.changes):
+        for position, change in enumerate(new.changes):
             if isinstance(change, Create) and change.space is BRANCHES:
-                made = Branch.of(change.row)
-                new.changes[place] = Create(BRANCHES, made._replace(name=name).row(self.line))
+                branch = Branch.of(change.row)
+                new.changes[position] = Create(BRANCHES, branch._replace(name=name).row(self.line))
 
 
-def _same(edit: EditMap) -> Edit:
-    async def unchanged(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-        del parent, held  # the state before the step is what it was
+def _repeat(edit: EditMap) -> Edit:
+    async def unchanged(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+        del parent, loaded  # the state before the step is unchanged
         return edit
 
     return unchanged

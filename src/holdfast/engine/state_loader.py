@@ -1,7 +1,7 @@
-"""The state at a step: where it comes from, and what is kept of it.
+"""The state at a step: loading it, and caching it.
 
 A state is a folded root and the few steps since. `LoadedState` is that, and perhaps the packed state itself. It is
-immutable in meaning: the commit hash it is kept under names it for good.
+immutable in meaning: the commit hash that is its key in the cache names it for good.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.backends.interface import Backend, Get, Query, Row, Scan
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model import fold
-from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
@@ -40,18 +40,19 @@ from holdfast.errors import CorruptError
 T = TypeVar("T")
 
 _starts_like_pointer = methodcaller("startswith", POINTER)
-"""The same as `is_pointer`, with no Python code per item."""
+"""Does what `is_pointer` does, with no Python code per item."""
 
 _OBJECT = 64
-"""About what Python adds to the bytes of each packed value that it holds."""
+"""About how many bytes Python adds to each packed value."""
 
 
 @dataclass(slots=True)
 class LoadedState:
-    """A state as far as it is at hand.
+    """A state as far as it is in memory.
 
-    `root` is the folded state that lies `tail` before it, in nodes of `form`. `known` is an ancestor's packed state, if
-    one is at hand, with the changes since; without changes it is this state's own. The weights are what both take.
+    `root` is the folded state before the steps of `tail`, in nodes of `form`. `known` is an ancestor's packed state, if
+    one is in memory, with the changes since; without changes it is this state's own. The weights are the memory that
+    both take.
     """
 
     root: MapRoot
@@ -61,20 +62,20 @@ class LoadedState:
     known: tuple[PackedMap, tuple[EditMap, ...]] | None = None
     known_weight: int = 0
     fresh: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
+    """New nodes by id and large values by pointer that are stored together with this state."""
     head: StepInfo | None = None
     """The step whose state it is, where it was just appended."""
     pointers: frozenset[bytes] | None = None
-    """What stands for large values in `known`, once it was looked for."""
-    touched: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
-    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Once somebody
-    asked for single keys."""
+    """The pointers to large values in `known`, once they were searched."""
+    changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
+    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Set when
+    single keys are read first."""
     recent: Mapping[bytes, tuple[WrittenBy, Operation | None]] = field(default_factory=dict)
-    """The same, of the tail that `root` was folded of, if that is at hand: what was changed is soon changed again."""
+    """The keys that the tail before `root` was folded changed, if in memory: what was changed is soon changed again."""
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Return about how many bytes of memory it takes."""
         return 512 + self.tail_weight + self.known_weight
 
 
@@ -88,82 +89,82 @@ class FoldedTree(NamedTuple):
 
 
 class _MissingLarge(Exception):
-    """A computation needs a large value that is not at hand."""
+    """A computation needs a large value that is not in memory."""
 
     def __init__(self, pointer: bytes) -> None:
         self.pointer = pointer
 
 
 class StateLoader:
-    """Reads states from a store, through a cache."""
+    """Loads states from a store, through a cache."""
 
     def __init__(self, backend: Backend, cache: MemoryCache, max_bytes: int) -> None:
         self._backend = backend
         self._cache = cache
         self._max_bytes = max_bytes
 
-    # Holding a state ------------------------------------------------------------------------------------------
+    # Loading a state ------------------------------------------------------------------------------------------
 
     async def hold(self, line: Line, point: StepRef) -> LoadedState:
-        """The state at a step, as far as it can be had without reading nodes."""
-        held: LoadedState | None = self._cache.get((line, point.hash))
-        if held is None or len(held.tail) != point.tail:  # pruning may have changed what it is made of
-            held = await self.load(line, point)
-            self.keep(line, point.hash, held)
-        return held
+        """Return the state at a step, as far as it can be loaded without reading nodes."""
+        loaded: LoadedState | None = self._cache.get((line, point.hash))
+        if loaded is None or len(loaded.tail) != point.tail:  # pruning may have changed its root
+            loaded = await self.load(line, point)
+            self.keep(line, point.hash, loaded)
+        return loaded
 
-    def keep(self, line: Line, commit: bytes, held: LoadedState) -> None:
-        """Remember the state at a commit."""
-        self._cache.put((line, commit), held, held.weight)
+    def keep(self, line: Line, commit: bytes, loaded: LoadedState) -> None:
+        """Cache the state at a commit."""
+        self._cache.put((line, commit), loaded, loaded.weight)
 
     def forget(self, line: Line, commit: bytes) -> None:
-        """Read the state at a commit anew next time."""
+        """Drop the cached state at a commit."""
         self._cache.drop((line, commit))
 
     def keep_nodes(self, ws: Workspace) -> None:
-        """Remember nodes that were just made."""
+        """Cache nodes that were just created."""
         for id, node in ws.created.items():
             self._cache.put(id, node, len(node) + _OBJECT)
 
     def demote(self, line: Line, commit: bytes) -> None:
-        """A state that has a successor is not needed much longer; and the one before it no more, unless it is at hand
-        whole: keeping all of them would cost more, in collecting garbage, than reading one again."""
-        held: LoadedState | None = self._cache.demote((line, commit))
-        if held is None:
+        """Make a state that has a successor the next to be dropped, and drop the one before it unless that is whole in
+        memory: collecting garbage of all of them would cost more than reading one again."""
+        loaded: LoadedState | None = self._cache.demote((line, commit))
+        if loaded is None:
             return
-        held.touched = None  # a large dict, that is soon made again
-        if held.head is not None and held.head.header.parents and (held.known is None or held.known[1]):
-            self._cache.drop((line, held.head.header.parents[0].commit))
+        loaded.changed_keys = None  # a large dict that is quickly rebuilt
+        if loaded.head is not None and loaded.head.header.parents and (loaded.known is None or loaded.known[1]):
+            self._cache.drop((line, loaded.head.header.parents[0].commit))
 
     async def load(self, line: Line, point: StepRef) -> LoadedState:
-        """The same, read anew."""
+        """Read the state at a step from the store."""
         steps: list[tuple[StepRef, Step]] = []
-        branch, last, wanted, commit = point.branch, point.seq, point.tail, point.hash
+        branch, last, remaining, commit = point.branch, point.seq, point.tail, point.hash
         folds: list[Row] = []
         while True:
-            count = min(wanted, last + 1)
+            count = min(remaining, last + 1)
             queries: list[Query] = [Scan(STEPS, (*line, branch), (last + 1 - count,), (last + 1,))] if count else []
-            on_this_branch = wanted <= last
+            on_this_branch = remaining <= last
             if on_this_branch:
-                queries.append(Get(FOLDS, [(*line, branch, last - wanted)]))
-            found = await self._backend.read(queries)
+                queries.append(Get(FOLDS, [(*line, branch, last - remaining)]))
+            pages = await self._backend.read(queries)
             if count and not steps:
-                stands_on = int(found[1][0].columns[0]) if on_this_branch and found[1] else 0
-                held = self._extended(line, point, found[0], stands_on)
-                if held is not None:
-                    return held
+                form = int(pages[1][0].columns[0]) if on_this_branch and pages[1] else 0
+                loaded = self._extend(line, point, pages[0], form)
+                if loaded is not None:
+                    return loaded
             if count:
-                steps[:0] = self._chain(line, found[0], count, commit, point)
-                wanted -= count
+                steps[:0] = self._chain(line, pages[0], count, commit, point)
+                remaining -= count
             if on_this_branch:
-                folds = found[-1]
+                folds = pages[-1]
                 break
             # The rest, or only the folded state, lies before the start of the branch.
             parents = steps[0][1].header.parents
             if not parents:
                 break
             branch, last, commit = parents[0]
-        if wanted:
+        if remaining:
             raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
         tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
         weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
@@ -172,32 +173,31 @@ class StateLoader:
         if not folds:
             raise CorruptError("a folded state is missing", where=where(line, point), hint=HINT)
         base = steps[0][1].header.parents[0].commit if steps else point.hash
-        form = folds[0].columns[0]
-        return LoadedState(open_fold(line, folds[0], base), int(form), tail, weight)
+        return LoadedState(open_fold(line, folds[0], base), int(folds[0].columns[0]), tail, weight)
 
-    def _extended(self, line: Line, point: StepRef, rows: list[Row], form: int) -> LoadedState | None:
-        """The state, from one that is remembered and the steps since; of those alone is more read than their hashes.
+    def _extend(self, line: Line, point: StepRef, rows: list[Row], form: int) -> LoadedState | None:
+        """Return the state as a cached one and the steps since; only those steps are decoded.
 
-        None if no state among the steps is remembered that stands upon the same folded one, in the same form.
+        None if no cached state among the steps has the same folded root, in the same form.
         """
         for behind, row in enumerate(reversed(rows)):
-            held: LoadedState | None = self._cache.get((line, StepRef.of(row).hash)) if behind else None
-            if held is None:
+            loaded: LoadedState | None = self._cache.get((line, StepRef.of(row).hash)) if behind else None
+            if loaded is None:
                 continue
-            if len(held.tail) != point.tail - behind or held.form != form:
+            if len(loaded.tail) != point.tail - behind or loaded.form != form:
                 return None
             steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
             if steps[0][1].header.parents[0].commit != StepRef.of(row).hash:
                 return None
             more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
             weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
-            return LoadedState(held.root, form, (*held.tail, *more), held.tail_weight + weight)
+            return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight)
         return None
 
     def _chain(
         self, line: Line, rows: list[Row], count: int, commit: bytes, point: StepRef
     ) -> list[tuple[StepRef, Step]]:
-        """Consecutive steps from their rows, each of which must be the parent of the next."""
+        """Decode consecutive steps from their rows, each of which must be the parent of the next."""
         if len(rows) != count:
             raise CorruptError(
                 f"{count - len(rows)} steps are missing before this one", where=where(line, point), hint=HINT
@@ -211,179 +211,179 @@ class StateLoader:
             commit = step.header.parents[0].commit if step.header.parents else b""
         return steps[::-1]
 
-    # Having it whole ------------------------------------------------------------------------------------------
+    # Whole states --------------------------------------------------------------------------------------------
 
     async def packed(self, line: Line, point: StepRef) -> PackedMap:
-        """The state at a step, packed; large values may stand as pointers."""
-        held = await self._whole_held(line, point)
-        assert held.known is not None  # noqa: S101 - that is what makes it whole
-        return held.known[0]
+        """Return the packed state at a step; large values may be pointers."""
+        loaded = await self._hold_whole(line, point)
+        assert loaded.known is not None  # noqa: S101 - that is what makes it whole
+        return loaded.known[0]
 
     async def values(self, line: Line, point: StepRef) -> PackedMap:
-        """The state at a step, packed, with every large value in its place."""
-        held = await self._whole_held(line, point)
-        assert held.known is not None  # noqa: S101
-        packed = held.known[0]
-        if held.pointers is None:
-            held.pointers = frozenset(pointers_in(packed))
-        return await self._resolved(line, packed, held.pointers) if held.pointers else packed
+        """Return the packed state at a step, with all large values."""
+        loaded = await self._hold_whole(line, point)
+        assert loaded.known is not None  # noqa: S101
+        packed = loaded.known[0]
+        if loaded.pointers is None:
+            loaded.pointers = frozenset(pointers_in(packed))
+        return await self._replace_pointers(line, packed, loaded.pointers) if loaded.pointers else packed
 
-    async def _whole_held(self, line: Line, point: StepRef) -> LoadedState:
-        held = await self.hold(line, point)
-        if held.known is not None and not held.known[1]:
-            return held
+    async def _hold_whole(self, line: Line, point: StepRef) -> LoadedState:
+        loaded = await self.hold(line, point)
+        if loaded.known is not None and not loaded.known[1]:
+            return loaded
         try:
-            whole = await self.whole(line, held)
+            whole = await self.whole(line, loaded)
         except MissingNode as missing:
-            held = await self._reload(line, point, held, missing)
-            whole = await self.whole(line, held)
-        held = replace(held, known=(whole, ()), known_weight=weigh(whole), pointers=None)
-        self.keep(line, point.hash, held)
-        return held
+            loaded = await self._reload(line, point, loaded, missing)
+            whole = await self.whole(line, loaded)
+        loaded = replace(loaded, known=(whole, ()), known_weight=weigh(whole), pointers=None)
+        self.keep(line, point.hash, loaded)
+        return loaded
 
-    async def _reload(self, line: Line, point: StepRef, held: LoadedState, missing: MissingNode) -> LoadedState:
-        """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
-        again = await self.load(line, point)
-        if again.form == held.form:
+    async def _reload(self, line: Line, point: StepRef, loaded: LoadedState, missing: MissingNode) -> LoadedState:
+        """Load a state again, if the line was rewritten since; else raise, since a node is lost."""
+        reloaded = await self.load(line, point)
+        if reloaded.form == loaded.form:
             raise missing
-        return again
+        return reloaded
 
-    async def whole(self, line: Line, held: LoadedState) -> PackedMap:
-        """A state that is at hand in part, packed; large values may stand as pointers."""
-        if held.known is None:
-            base = await self.nodes(line, held, fold.read(Workspace(), held.root))
-            since = tuple(edit for _, edit in held.tail)
+    async def whole(self, line: Line, loaded: LoadedState) -> PackedMap:
+        """Return the packed state of a loaded one; large values may be pointers."""
+        if loaded.known is None:
+            base = await self.nodes(line, loaded, fold.read(Workspace(), loaded.root))
+            since = tuple(edit for _, edit in loaded.tail)
         else:
-            base, since = held.known
+            base, since = loaded.known
             if not since:
                 return base
 
-        async def applied(load: LoadLarge) -> PackedMap:
+        async def apply_edits(load: LoadLarge) -> PackedMap:
             state = base
             for edit in since:
                 state = apply_map(edit, state, load)
             return state
 
-        return await self.with_large(line, held, applied)
+        return await self.with_large(line, loaded, apply_edits)
 
     async def series(self, line: Line, points: Sequence[StepRef]) -> list[PackedMap]:
-        """The states at several steps, packed, with every large value in its place.
+        """Return the packed states at several steps, with all large values.
 
-        Steps that follow each other are read together: a state is its folded root and the changes since, and on the
-        way from there the states between are passed.
+        Steps that follow each other are read together: a state is its folded root and the changes since, and applying
+        these produces the states between.
         """
-        found: dict[tuple[int, int], PackedMap] = {}
-        wanted = {point[:2] for point in points}
+        states: dict[tuple[int, int], PackedMap] = {}
+        positions = {point[:2] for point in points}
         for point in sorted(points, key=lambda point: point.depth, reverse=True):
-            if point[:2] in found:
+            if point[:2] in states:
                 continue
-            held = await self.hold(line, point)
-            on_the_way = [origin for origin, _ in held.tail[:-1] if tuple(origin) in wanted]
-            if not on_the_way:
-                found[point[:2]] = await self.values(line, point)
+            loaded = await self.hold(line, point)
+            between = [origin for origin, _ in loaded.tail[:-1] if tuple(origin) in positions]
+            if not between:
+                states[point[:2]] = await self.values(line, point)
                 continue
-            found.update(await self._passed(line, point, held, wanted))
-        return [found[point[:2]] for point in points]
+            states.update(await self._between(line, point, loaded, positions))
+        return [states[point[:2]] for point in points]
 
-    async def _passed(
-        self, line: Line, point: StepRef, held: LoadedState, wanted: Set[tuple[int, int]]
+    async def _between(
+        self, line: Line, point: StepRef, loaded: LoadedState, positions: Set[tuple[int, int]]
     ) -> dict[tuple[int, int], PackedMap]:
-        """The wanted states among those from a folded one to a step."""
+        """Return those of some states that lie between a folded one and a step."""
         try:
-            base = await self.whole(line, replace(held, tail=(), known=None))
+            base = await self.whole(line, replace(loaded, tail=(), known=None))
         except MissingNode as missing:
-            held = await self._reload(line, point, held, missing)
-            base = await self.whole(line, replace(held, tail=(), known=None))
+            loaded = await self._reload(line, point, loaded, missing)
+            base = await self.whole(line, replace(loaded, tail=(), known=None))
 
-        async def applied(load: LoadLarge) -> dict[tuple[int, int], PackedMap]:
-            state, passed = base, {}
-            for origin, edit in held.tail:
+        async def apply_edits(load: LoadLarge) -> dict[tuple[int, int], PackedMap]:
+            state, states = base, {}
+            for origin, edit in loaded.tail:
                 state = apply_map(edit, state, load)
-                if tuple(origin) in wanted:
-                    passed[origin.branch, origin.seq] = state
-            return passed
+                if tuple(origin) in positions:
+                    states[origin.branch, origin.seq] = state
+            return states
 
-        passed = await self.with_large(line, held, applied)
-        return {place: await self.resolved(line, state) for place, state in passed.items()}
+        states = await self.with_large(line, loaded, apply_edits)
+        return {place: await self.resolved(line, state) for place, state in states.items()}
 
-    async def fold(self, line: Line, held: LoadedState) -> tuple[Workspace, MapRoot]:
-        """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""
+    async def fold(self, line: Line, loaded: LoadedState) -> tuple[Workspace, MapRoot]:
+        """Fold a state: return its root, and the new nodes and large values in a workspace. Nothing is stored."""
         ws = Workspace()
 
-        async def folded(load: LoadLarge) -> MapRoot:
-            return await self.nodes(line, held, fold.fold(ws, held.root, held.tail, load))
+        async def fold_all(load: LoadLarge) -> MapRoot:
+            return await self.nodes(line, loaded, fold.fold(ws, loaded.root, loaded.tail, load))
 
-        return ws, await self.with_large(line, held, folded)
+        return ws, await self.with_large(line, loaded, fold_all)
 
-    async def tree(self, line: Line, held: LoadedState) -> FoldedTree:
-        """The state folded, with all that it is made of and not only what is new."""
-        ws, root = await self.fold(line, held)
-        held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
-        state = await self.nodes(line, held, fold.read(reader, root))
-        return FoldedTree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
+    async def tree(self, line: Line, loaded: LoadedState) -> FoldedTree:
+        """Fold a state, and return all its nodes and not only the new ones."""
+        ws, root = await self.fold(line, loaded)
+        loaded, reader = replace(loaded, fresh={**loaded.fresh, **ws.created}), Workspace()
+        state = await self.nodes(line, loaded, fold.read(reader, root))
+        return FoldedTree(root, await self._fetch(line, loaded, reader.ids), ws.objects, frozenset(pointers_in(state)))
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
-        """A packed state with every large value in place of its pointer."""
+        """Return a packed state with large values in place of their pointers."""
         pointers = frozenset(pointers_in(packed))
-        return await self._resolved(line, packed, pointers) if pointers else packed
+        return await self._replace_pointers(line, packed, pointers) if pointers else packed
 
-    async def _resolved(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
+    async def _replace_pointers(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
         values = await self.large(line, pointers)
         return {key: _resolve(value, values) for key, value in packed.items()}
 
     # Nodes and large values -----------------------------------------------------------------------------------
 
-    async def nodes(self, line: Line, held: LoadedState, rounds: Rounds[T]) -> T:
-        """What a computation over a state's nodes returns; it is sent those it asks for."""
+    async def nodes(self, line: Line, loaded: LoadedState, rounds: Rounds[T]) -> T:
+        """Run a computation over a state's nodes, and send it those it asks for."""
         try:
-            wanted = next(rounds)
+            ids = next(rounds)
             while True:
-                wanted = rounds.send(await self._fetch(line, held, wanted))
+                ids = rounds.send(await self._fetch(line, loaded, ids))
         except StopIteration as done:
             value: T = done.value
             return value
 
-    async def _fetch(self, line: Line, held: LoadedState, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
-        found: dict[NodeId, bytes] = {}
+    async def _fetch(self, line: Line, loaded: LoadedState, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
+        nodes: dict[NodeId, bytes] = {}
         missing = []
         for id in ids:
-            node = held.fresh.get(id) or self._cache.get(id)
+            node = loaded.fresh.get(id) or self._cache.get(id)
             if node is None:
                 missing.append(id)
             else:
-                found[id] = node
+                nodes[id] = node
         if missing:
-            (rows,) = await self._backend.read([Get(NODES, [(*line, held.form, id) for id in missing])])
+            (rows,) = await self._backend.read([Get(NODES, [(*line, loaded.form, id) for id in missing])])
             for row in rows:
                 id, node = open_node(line, row)
-                found[id] = node
+                nodes[id] = node
                 self._cache.put(id, node, len(node) + _OBJECT)
-        return found
+        return nodes
 
     async def large(self, line: Line, pointers: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The values that pointers stand for."""
-        found: dict[bytes, bytes] = {}
+        """Return the values of pointers."""
+        values: dict[bytes, bytes] = {}
         missing = []
         for pointer in pointers:
             value = self._cache.get(pointer)
             if value is None:
                 missing.append(pointer)
             else:
-                found[pointer] = value
+                values[pointer] = value
         if missing:
-            parsed = {pointer: parse_pointer(pointer) for pointer in missing}
-            answers = await self._backend.read([Get(OBJECTS, object_keys(line, parsed[at])) for at in missing])
+            parsed_pointers = {pointer: parse_pointer(pointer) for pointer in missing}
+            answers = await self._backend.read([Get(OBJECTS, object_keys(line, parsed_pointers[at])) for at in missing])
             for pointer, rows in zip(missing, answers, strict=True):
-                found[pointer] = open_object(line, parsed[pointer], rows)
-                self._cache.put(pointer, found[pointer], len(found[pointer]) + _OBJECT)
-        return found
+                values[pointer] = open_object(line, parsed_pointers[pointer], rows)
+                self._cache.put(pointer, values[pointer], len(values[pointer]) + _OBJECT)
+        return values
 
-    async def with_large(self, line: Line, held: LoadedState, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
-        """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
-        at_hand: dict[bytes, bytes] = {}
+    async def with_large(self, line: Line, loaded: LoadedState, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
+        """Run a computation that may need large values; it is restarted when one had to be read."""
+        values: dict[bytes, bytes] = {}
 
         def load(pointer: bytes) -> bytes:
-            value = at_hand.get(pointer) or held.fresh.get(pointer)
+            value = values.get(pointer) or loaded.fresh.get(pointer)
             if value is None:
                 raise _MissingLarge(pointer)
             return value
@@ -392,11 +392,42 @@ class StateLoader:
             try:
                 return await compute(load)
             except _MissingLarge as missing:
-                at_hand.update(await self.large(line, [missing.pointer]))
+                values.update(await self.large(line, [missing.pointer]))
+
+
+class PartialState:
+    """Reads parts of the state at a step without the rest. Nodes stay in memory for the next read."""
+
+    def __init__(
+        self, states: StateLoader, line: Line, point: StepRef | None, loaded: LoadedState | None = None
+    ) -> None:
+        self._states = states
+        self._line = line
+        self.point = point
+        self._loaded = loaded
+        self._ws = Workspace()
+        self._draft: MapDraft | None = None
+
+    async def nodes(self, rounds: Rounds[T]) -> T:
+        """Run a computation over the state's nodes."""
+        return await self._states.nodes(self._line, self._loaded or await self._load(), rounds)
+
+    async def _state(self) -> MapDraft:
+        if self._draft is None:
+            loaded = self._loaded or await self._load()
+
+            async def replay(load: LoadLarge) -> MapDraft:
+                return await self._states.nodes(self._line, loaded, draft(self._ws, loaded.root, loaded.tail, load))
+
+            self._draft, self._loaded = await self._states.with_large(self._line, loaded, replay), loaded
+        return self._draft
+
+    async def _load(self) -> LoadedState:
+        return LoadedState(EMPTY, 0) if self.point is None else await self._states.hold(self._line, self.point)
 
 
 def weigh(packed: Packed) -> int:
-    """About how many bytes of memory a packed value takes."""
+    """Return about how many bytes of memory a packed value takes."""
     if isinstance(packed, bytes):
         return len(packed) + _OBJECT
     if isinstance(packed, list):
@@ -405,7 +436,7 @@ def weigh(packed: Packed) -> int:
 
 
 def pointers_in(packed: Packed) -> Iterable[bytes]:
-    """What stands for large values in a packed state."""
+    """Yield the pointers to large values in a packed state."""
     if isinstance(packed, bytes):
         if is_pointer(packed):
             yield packed

@@ -1,4 +1,4 @@
-"""Parts of a state: reading them without the rest, and changing them without the rest."""
+"""Reads parts of a state, and changes parts of it, without reading the rest."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
-from holdfast.engine.model.drafts import EMPTY, Draft, MapDraft, draft
-from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
+from holdfast.engine.model.drafts import Draft
+from holdfast.engine.model.operations import EditMap, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
+from holdfast.engine.state_loader import LoadedState, PartialState, StateLoader, weigh
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORTH_COMPARING = 1024
-"""A value of more packed bytes is compared with the old one, which has to be read for it."""
+"""A larger value is compared with the old one, which is read for that."""
 
 
 class AbsentPath(NotFoundError):
-    """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
+    """The state has nothing at a path. A mapping raises `KeyError` for this, but not for a deleted state."""
 
 
-class StateReader:
-    """A state of which only what is asked for is read.
-
-    Values come as fresh objects each time; nodes that were read are kept for the next question.
-    """
+class StateReader(PartialState):
+    """Reads values at paths of a state. Each read returns new objects."""
 
     def __init__(
         self,
@@ -41,129 +38,103 @@ class StateReader:
         codec: Codec,
         line: Line,
         point: StepRef | None,
-        held: LoadedState | None = None,
-        look: Callable[[], Awaitable[object]] | None = None,
+        loaded: LoadedState | None = None,
+        check_exists: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self._states = states
-        self._look = look
+        super().__init__(states, line, point, loaded)
         self._codec = codec
-        self._line = line
-        self._point = point
-        self._held = held
-        self._given = held is not None
-        self._ws = Workspace()
-        self._draft: MapDraft | None = None
+        self._check_exists = check_exists
+        self._can_reload = point is not None and loaded is None
 
     async def names(self) -> list[str]:
-        """The channels of the state, in order."""
+        """Return the names of the state's channels, in order."""
 
-        async def ask() -> list[bytes] | None:
-            return await self._nodes(draft_reader.keys(self._ws, await self._state()))
+        async def read() -> list[bytes] | None:
+            return await self.nodes(draft_reader.keys(self._ws, await self._state()))
 
-        found = await self._asked(ask)
-        return [str(name) for name in self._codec.unpack_items(found or [])]
+        keys = await self._read(read)
+        return [str(name) for name in self._codec.unpack_items(keys or [])]
 
     async def has(self, path: Sequence[Any]) -> bool:
-        """Whether there is a value at a path."""
-        return await self._asked(lambda: self._find(path)) is not None
+        """Return whether there is a value at a path."""
+        return await self._read(lambda: self._find(path)) is not None
 
     async def value(self, path: Sequence[Any]) -> Any:
-        """The value at a path of a channel's name and keys of dicts below."""
+        """Return the value at a path: a channel's name, and keys of dicts below."""
         return unpack(self._codec, await self.packed(path))
 
     async def packed(self, path: Sequence[Any]) -> Packed:
-        """The same, packed."""
+        """Return the packed value at a path."""
 
-        async def ask() -> Packed:
-            return await self._resolved(draft_reader.whole(self._ws, await self._found(path)))
+        async def read() -> Packed:
+            return await self._resolve(draft_reader.whole(self._ws, await self._require(path)))
 
-        return await self._asked(ask)
+        return await self._read(read)
 
     async def length(self, path: Sequence[Any]) -> int:
-        """How many items the list at a path has."""
-        return await self._asked(lambda: self._length(path))
+        """Return how many items the list at a path has."""
+        return await self._read(lambda: self._length(path))
 
     async def slice(self, path: Sequence[Any], start: int | None, stop: int | None) -> list[Any]:
-        """A run of the list at a path, as `list[start:stop]` would give it."""
+        """Return items of the list at a path, as `list[start:stop]` does."""
 
-        async def ask() -> Packed:
+        async def read() -> Packed:
             first, last, _ = slice(start, stop).indices(await self._length(path))
-            return await self._resolved(draft_reader.items(self._ws, await self._found(path), first, max(first, last)))
+            items = draft_reader.items(self._ws, await self._require(path), first, max(first, last))
+            return await self._resolve(items)
 
-        return list(unpack(self._codec, await self._asked(ask)))
+        return list(unpack(self._codec, await self._read(read)))
 
     async def _length(self, path: Sequence[Any]) -> int:
-        found = draft_reader.length(await self._found(path))
-        if found is None:
+        length = draft_reader.length(await self._require(path))
+        if length is None:
             raise InvalidError("what is there is no list", where=path_text(path))
-        return found
+        return length
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Answer a question about the state. Raises `NotFoundError` if the step was deleted meanwhile."""
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read, and again if the line was rewritten since the first read. `NotFoundError` if the step was deleted."""
         try:
-            return await self._asked_again(ask)
+            try:
+                return await read()
+            except MissingNode:
+                if self.point is None or not self._can_reload:
+                    raise
+                self._states.forget(self._line, self.point.hash)
+                self._loaded, self._draft, self._ws = None, None, Workspace()
+                return await read()
         except CorruptError:
-            if self._look is not None:
-                await self._look()  # says so if the step was deleted meanwhile
+            if self._check_exists is not None:
+                await self._check_exists()
             raise
 
-    async def _asked_again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask a second time if the line was rewritten since the state was first read."""
-        try:
-            return await ask()
-        except MissingNode:
-            if self._point is None or self._given:
-                raise
-            self._states.forget(self._line, self._point.hash)
-            self._held, self._draft, self._ws = None, None, Workspace()
-            return await ask()
-
     async def old(self, path: Sequence[Any]) -> Packed | None:
-        """The packed value at a path, if there is one."""
-        found = await self._find(path)
-        return None if found is None else await self._nodes(draft_reader.whole(self._ws, found))
+        """Return the packed value at a path, if there is one. Large values may be pointers."""
+        value = await self._find(path)
+        return None if value is None else await self.nodes(draft_reader.whole(self._ws, value))
 
     async def is_dict(self, path: Sequence[Any]) -> bool | None:
-        """Whether there is a dict at a path; None if there is nothing."""
-        found = await self._find(path)
-        return None if found is None else draft_reader.is_dict(found)
+        """Return whether the value at a path is a dict; None if there is no value."""
+        value = await self._find(path)
+        return None if value is None else draft_reader.is_dict(value)
 
-    async def _found(self, path: Sequence[Any]) -> Draft:
-        found = await self._find(path)
-        if found is None:
+    async def _require(self, path: Sequence[Any]) -> Draft:
+        value = await self._find(path)
+        if value is None:
             raise AbsentPath("the state has nothing there", where=path_text(path))
-        return found
+        return value
 
     async def _find(self, path: Sequence[Any]) -> Draft | None:
         state = await self._state()
-        return await self._nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
+        return await self.nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
 
-    async def _state(self) -> MapDraft:
-        if self._draft is None:
-            if self._point is None:
-                self._held = LoadedState(EMPTY, 0)
-            elif self._held is None:
-                self._held = await self._states.hold(self._line, self._point)
-            self._draft = await self._drafted(self._held)
-        return self._draft
-
-    async def _drafted(self, held: LoadedState) -> MapDraft:
-        async def drafted(load: LoadLarge) -> MapDraft:
-            return await self._nodes(draft(self._ws, held.root, held.tail, load))
-
-        return await self._states.with_large(self._line, held, drafted)
-
-    async def _nodes(self, rounds: Rounds[T]) -> T:
-        return await self._states.nodes(self._line, self._held or LoadedState(EMPTY, 0), rounds)
-
-    async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
-        """Read a value, with every large one in place of its pointer."""
-        resolved = await self._states.resolved(self._line, {b"": await self._nodes(rounds)})
+    async def _resolve(self, rounds: Rounds[Packed]) -> Packed:
+        """Read a value, with large values in place of their pointers."""
+        resolved = await self._states.resolved(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
 
 
 def path_text(path: Sequence[Any]) -> str:
-    """A path for people."""
+    """Format a path for an error message."""
     first, *rest = path or ("",)
     return f"{first}{''.join(f'[{key!r}]' for key in rest)}"
 
@@ -172,14 +143,14 @@ def path_text(path: Sequence[Any]) -> str:
 
 
 class _Remove:
-    """Stands where a value is to be removed."""
+    """Marks a value to remove."""
 
 
 _REMOVE = _Remove()
 
 
-class _Branching(dict[bytes, tuple[Any, Any]]):
-    """The changes below a key: keys and changes, by packed key, since 1 and True are equal in Python and not here."""
+class _ChangeTree(dict[bytes, tuple[Any, Any]]):
+    """The changes below a key: keys and changes by packed key, since 1 and True are equal in Python."""
 
 
 def change_parts(
@@ -189,30 +160,30 @@ def change_parts(
     put: Mapping[tuple[Any, ...], Any],
     removed: Iterable[tuple[Any, ...]] = (),
 ) -> Edit:
-    """An edit that sets values at paths and removes others, and reads no more of the state than that takes."""
-    tree = _Branching()
+    """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs."""
+    tree = _ChangeTree()
     for path, value in put.items():
-        packed = _packed(codec, path, value)
-        _plant(codec, tree, path, packed)
+        packed = _pack_value(codec, path, value)
+        _add_change(codec, tree, path, packed)
     for path in removed:
-        _plant(codec, tree, path, _REMOVE)
+        _add_change(codec, tree, path, _REMOVE)
 
-    async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-        grower = _Grower(codec, StateReader(states, codec, line, parent, held), held)
-        return await grower.edit((), tree)
+    async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+        builder = _EditBuilder(codec, StateReader(states, codec, line, parent, loaded), loaded)
+        return await builder.edit((), tree)
 
     return edit
 
 
-def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
+def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     try:
         (packed,) = pack_state(codec, {"": value}).values()
     except HoldfastError:
         for key in reversed(path):
             value = {key: value}
-        codec.pack(value)  # fails for the same reason, and knows the whole path
+        codec.pack(value)  # fails for the same reason, and reports the whole path
         raise
-    # In its place it must not nest deeper than the format allows.
+    # At its path it must not nest deeper than the format allows.
     flat = inner(flatten(packed))
     for key in path[:0:-1]:
         flat = msgpack.join_map([(codec.pack(key), flat)])
@@ -220,7 +191,7 @@ def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     return packed
 
 
-def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
+def _add_change(codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | _Remove) -> None:
     if not path or type(path[0]) is not str:
         raise InvalidError("a path starts with the name of a channel", where=repr(tuple(path)))
     if len(path) > MAX_EDITS:
@@ -231,8 +202,8 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
         )
     *stem, last = codec.pack_items(path)
     for packed, key in zip(stem, path, strict=False):
-        _, below = tree.setdefault(packed, (key, _Branching()))
-        if not isinstance(below, _Branching):
+        _, below = tree.setdefault(packed, (key, _ChangeTree()))
+        if not isinstance(below, _ChangeTree):
             raise InvalidError("two changes are made in one place", where=path_text(path))
         tree = below
     if last in tree:
@@ -240,41 +211,40 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
     tree[last] = (path[-1], leaf)
 
 
-class _Grower:
-    """Makes an edit of a tree of changes, against the state that it is to change."""
+class _EditBuilder:
+    """Builds an edit from a tree of changes and the state to change."""
 
-    def __init__(self, codec: Codec, state: StateReader, held: LoadedState | None) -> None:
+    def __init__(self, codec: Codec, state: StateReader, loaded: LoadedState | None) -> None:
         self._codec = codec
         self._state = state
-        self._held = held
+        self._loaded = loaded
 
-    async def edit(self, path: tuple[Any, ...], tree: _Branching) -> EditMap:
-        """The edit of the dict at a path."""
+    async def edit(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditMap:
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
-        seen: set[bytes] = set()
+        done: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
-            key, packed_key = await self._as_there(path, key, packed_key)
-            here = (*path, key)
-            if packed_key in seen:
-                raise InvalidError("two changes are made in one place", where=path_text(here))
-            seen.add(packed_key)
+            key, packed_key = await self._stored_key(path, key, packed_key)
+            child = (*path, key)
+            if packed_key in done:
+                raise InvalidError("two changes are made in one place", where=path_text(child))
+            done.add(packed_key)
             if isinstance(change, _Remove):
-                if not await self._state.has(here):
-                    raise NotFoundError("there is nothing to remove", where=path_text(here))
+                if not await self._state.has(child):
+                    raise NotFoundError("there is nothing to remove", where=path_text(child))
                 removed.append(packed_key)
-            elif not isinstance(change, _Branching):
-                operation = await self._set(here, change)
+            elif not isinstance(change, _ChangeTree):
+                operation = await self._set(child, change)
                 if operation is not None:
                     put.append((packed_key, operation))
-            elif await self._is_dict(here, packed_key):
-                put.append((packed_key, await self.edit(here, change)))
+            elif await self._is_dict(child, packed_key):
+                put.append((packed_key, await self.edit(child, change)))
             else:
-                put.append((packed_key, Set(self._new(here, change))))
+                put.append((packed_key, Set(self._new_dict(child, change))))
         return EditMap(tuple(removed), tuple(put))
 
-    async def _as_there(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
-        """The key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key to Python."""
+    async def _stored_key(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
+        """Return the key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are equal."""
         if isinstance(key, int | float) and abs(key) < 1 << 53:
             for kind in (bool, int, float):
                 if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
@@ -289,31 +259,31 @@ class _Grower:
         return Set(flatten(new))
 
     async def _is_dict(self, path: tuple[Any, ...], packed_key: bytes) -> bool:
-        """Whether there is a dict; False if there is nothing, and an error if it is something else."""
-        found = _last_change(self._held, packed_key) if len(path) == 1 else None
-        if found is None:
-            found = await self._state.is_dict(path)
-        if found is False:
+        """Return whether there is a dict; False if there is nothing. `InvalidError` if it is something else."""
+        is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
+        if is_dict is None:
+            is_dict = await self._state.is_dict(path)
+        if is_dict is False:
             raise InvalidError(
                 "what is there is no dict, and has no keys to set",
                 where=path_text(path),
                 hint="Set the whole value; so too for a list, whose items have no keys",
             )
-        return found is True
+        return is_dict is True
 
-    def _new(self, path: tuple[Any, ...], tree: _Branching) -> bytes:
-        """A dict that is not there yet."""
+    def _new_dict(self, path: tuple[Any, ...], tree: _ChangeTree) -> bytes:
+        """Return a new dict with the changes of a tree."""
         entries: dict[bytes, Packed] = {}
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
-            entries[packed_key] = self._new((*path, key), change) if isinstance(change, _Branching) else change
+            entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
         return flatten(entries)
 
 
-def _last_change(held: LoadedState | None, channel: bytes) -> bool | None:
-    """What the newest unfolded change of a channel shows: whether it is a dict. None if it does not show."""
-    for _, edit in reversed(held.tail if held is not None else ()):
+def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:
+    """Return whether the last unfolded change of a channel makes it a dict; None if that is not clear."""
+    for _, edit in reversed(loaded.tail if loaded is not None else ()):
         if channel in edit.removed:
             return None
         for key, operation in edit.put:

@@ -1,4 +1,4 @@
-"""What is known of steps besides their state: headers and parents, through the cache."""
+"""Headers and parents of steps, through the cache."""
 
 from __future__ import annotations
 
@@ -24,70 +24,70 @@ class StepInfo(NamedTuple):
 class StepInfoReader:
     """Describes steps."""
 
-    def __init__(self, ground: EngineContext) -> None:
-        self._ground = ground
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
 
     async def head(self, line: Line, point: StepRef) -> StepInfo:
-        """The head of one step."""
+        """Describe one step."""
         return (await self.describe(line, [point]))[0]
 
     async def describe(self, line: Line, points: Sequence[StepRef], rows: Sequence[Row] = ()) -> list[StepInfo]:
-        """The heads of steps. Rows with bodies, where at hand, are not read again."""
+        """Describe steps. Rows with bodies that are passed are not read again."""
         if len(points) == 1:
-            held = self._ground.cache.get((line, points[0].hash))
-            if held is not None and held.head is not None:
-                return [held.head]
-        known: dict[bytes, StepInfo] = {}
+            loaded = self._context.cache.get((line, points[0].hash))
+            if loaded is not None and loaded.head is not None:
+                return [loaded.head]
+        infos: dict[bytes, StepInfo] = {}
         missing: dict[bytes, StepRef] = {}
         for point in points:
-            held = self._ground.cache.get((line, point.hash))
-            head: StepInfo | None = None if held is None else held.head
+            loaded = self._context.cache.get((line, point.hash))
+            head: StepInfo | None = None if loaded is None else loaded.head
             if head is None:
-                head = self._ground.cache.get((line, point.hash, "head"))
+                head = self._context.cache.get((line, point.hash, "head"))
             if head is None:
                 missing[point.hash] = point
             else:
-                known[point.hash] = head._replace(point=point)
+                infos[point.hash] = head._replace(point=point)
         if missing:
-            known.update(await self._read(line, missing, rows))
-        return [known[point.hash] for point in points]
+            infos.update(await self._read(line, missing, rows))
+        return [infos[point.hash] for point in points]
 
     def keep(self, line: Line, head: StepInfo) -> None:
-        """Remember a step's head."""
+        """Cache the description of a step."""
         weight = 800 + len(head.header.metadata) + len(head.point.metadata)
-        self._ground.cache.put((line, head.point.hash, "head"), head, weight)
+        self._context.cache.put((line, head.point.hash, "head"), head, weight)
 
     async def _read(self, line: Line, missing: dict[bytes, StepRef], rows: Sequence[Row]) -> dict[bytes, StepInfo]:
-        at_hand = {row.key: row for row in rows if row.body}
-        wanted = [key for point in missing.values() if (key := (*line, *point[:2])) not in at_hand]
-        if wanted:
-            (found,) = await self._ground.backend.read([Get(STEPS, wanted)])
-            at_hand.update((row.key, row) for row in found)
+        loaded_rows = {row.key: row for row in rows if row.body}
+        keys = [key for point in missing.values() if (key := (*line, *point[:2])) not in loaded_rows]
+        if keys:
+            (rows_read,) = await self._context.backend.read([Get(STEPS, keys)])
+            loaded_rows.update((row.key, row) for row in rows_read)
         headers = {}
         for commit, point in missing.items():
-            row = at_hand.get((*line, *point[:2]))
+            row = loaded_rows.get((*line, *point[:2]))
             if row is None:
-                raise _gone(line)
-            headers[commit] = open_step(line, row, self._ground.max_bytes).header
+                raise _deleted(line)
+            headers[commit] = open_step(line, row, self._context.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
-        ids = {row.key[2:]: StepRef.of(row).id for row in at_hand.values()}
-        others = [(*line, *place) for place in parents if place not in ids]
-        if others:
-            (found,) = await self._ground.backend.read([Get(STEPS, others)])
-            ids.update((row.key[2:], StepRef.of(row).id) for row in found)
+        ids = {row.key[2:]: StepRef.of(row).id for row in loaded_rows.values()}
+        parent_keys = [(*line, *position) for position in parents if position not in ids]
+        if parent_keys:
+            (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys)])
+            ids.update((row.key[2:], StepRef.of(row).id) for row in rows_read)
         heads = {}
         for commit, header in headers.items():
             parent = None
             if header.parents:
                 parent = ids.get(header.parents[0][:2])
                 if parent is None:
-                    raise _gone(line)
+                    raise _deleted(line)
             heads[commit] = StepInfo(missing[commit], header, parent or None)
             self.keep(line, heads[commit])
         return heads
 
 
-def _gone(line: Line) -> NotFoundError:
+def _deleted(line: Line) -> NotFoundError:
     return NotFoundError(
         "the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile"
     )

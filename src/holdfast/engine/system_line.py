@@ -1,4 +1,4 @@
-"""A ledger: a line of ours with a map of names to plain values, every change of which says who made it and why."""
+"""System lines: names and plain values of the store's own; every change records who made it and why."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ T = TypeVar("T")
 
 
 class SystemLineEntries:
-    """What a ledger holds, as of one of its steps."""
+    """The entries of a system line, as of one of its steps."""
 
-    def __init__(self, engine: Engine, line: Line, held: LoadedState | None) -> None:
+    def __init__(self, engine: Engine, line: Line, loaded: LoadedState | None) -> None:
         self._engine = engine
         self._line = line
-        self._held = held
+        self._loaded = loaded
 
     async def find(self, name: str) -> Any:
-        """What is kept under a name; None if nothing is."""
-        if self._held is None:
+        """Return the value of a name; None if there is none."""
+        if self._loaded is None:
             return None
-        entry = await self._engine.entries.find(self._line, self._held, pack_name(name))
+        entry = await self._engine.entries.find(self._line, self._loaded, pack_name(name))
         return None if entry is None else unpack(self._engine.ground.codec, entry.value)
 
     async def starting(self, prefix: str) -> dict[str, Any]:
-        """All that is kept under names that start so, in the order of names, by what follows."""
-        if self._held is None:
+        """Return all values whose names start with a prefix, in the order of names, by the rest of the name."""
+        if self._loaded is None:
             return {}
         start = sort_key(pack_name(prefix))
-        found = await self._engine.entries.page(self._line, self._held, start, start + b"\xff", None)
+        entries = await self._engine.entries.page(self._line, self._loaded, start, start + b"\xff", None)
         codec = self._engine.ground.codec
-        return {unpack_name(each.key)[len(prefix) :]: unpack(codec, each.value) for each in found}
+        return {unpack_name(each.key)[len(prefix) :]: unpack(codec, each.value) for each in entries}
 
 
 class SystemLineChange(NamedTuple):
-    """A change of a ledger."""
+    """A change of a system line."""
 
     put: Mapping[str, Any]
     removed: Sequence[str]
@@ -58,29 +58,29 @@ class SystemLineChange(NamedTuple):
 
 
 WorkOut: TypeAlias = Callable[[SystemLineEntries], Awaitable[SystemLineChange]]
-"""Works out what to change, given what is there."""
+"""Computes a change, given the entries."""
 
 
 class SystemLine:
-    """A line of ours, read and changed."""
+    """Reads and changes a system line."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self.engine = engine
         self.line = line
 
     async def fresh(self) -> LineTip | None:
-        """How it ends now, as the store has it; None if there is nothing in it yet."""
+        """Return the current tip of the line; None if it does not exist yet."""
         return await self.engine.lines.fresh(self.line)
 
     async def seen(self, point: StepRef | None, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
-        """What one sees who looks at it as of a step."""
+        """Read the entries as of a step."""
         if point is None:
             return await look(SystemLineEntries(self.engine, self.line, None))
 
         async def read(point: StepRef) -> T:
-            held = await self.engine.states.hold(self.line, point)
+            loaded = await self.engine.states.hold(self.line, point)
             try:
-                return await look(SystemLineEntries(self.engine, self.line, held))
+                return await look(SystemLineEntries(self.engine, self.line, loaded))
             except MissingNode:
                 self.engine.states.forget(self.line, point.hash)
                 raise
@@ -88,42 +88,42 @@ class SystemLine:
         return await self.engine.lines.reading(self.line, point, read)
 
     async def look(self, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
-        """What one sees who looks at it now."""
-        memo = await self.fresh()
-        return await self.seen(None if memo is None else memo.point, look)
+        """Read the current entries."""
+        tip = await self.fresh()
+        return await self.seen(None if tip is None else tip.point, look)
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
-        """The conditions that it still ends so."""
-        if memo is None or memo.point is None:
-            return [Expect(LINES, tuple(self.line), None if memo is None else tuple(memo.info))]
-        after = (*self.line, memo.point.branch, memo.point.seq + 1)
-        return [Expect(LINES, tuple(self.line), tuple(memo.info)), Expect(STEPS, after, None)]
+    def unchanged(self, tip: LineTip | None) -> list[Change]:
+        """Return the conditions that the line still has this tip."""
+        if tip is None or tip.point is None:
+            return [Expect(LINES, tuple(self.line), None if tip is None else tuple(tip.info))]
+        after = (*self.line, tip.point.branch, tip.point.seq + 1)
+        return [Expect(LINES, tuple(self.line), tuple(tip.info)), Expect(STEPS, after, None)]
 
     async def amend(self, kind: str, actor: str, work_out: WorkOut) -> StepInfo:
-        """Change it. What to change is worked out anew against what is there at each attempt."""
+        """Change the line. The change is computed again at each attempt, from the current entries."""
         (head,) = await self.engine.rebaser.save(self.saving(kind, actor, work_out))
         return head
 
     def saving(self, kind: str, actor: str, work_out: WorkOut, guards: Guards | None = None) -> AppendRequest:
-        """The same, to be saved alone or together with others; on further conditions, which are asked for after what to
-        change was worked out."""
+        """Return the request for a change, to be saved alone or with others; on further conditions, which are evaluated
+        after the change was computed."""
         codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, trace_context.traced()
-        said: list[Told] = []
+        contents: list[Told] = []
 
-        async def edit(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001
-            nonlocal said
-            amendment = await work_out(SystemLineEntries(self.engine, self.line, held))
-            said = told(clock(), trace, amendment.events)
+        async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:  # noqa: ARG001
+            nonlocal contents
+            amendment = await work_out(SystemLineEntries(self.engine, self.line, loaded))
+            contents = told(clock(), trace, amendment.events)
             about: dict[str, object] = {"actor": actor} if actor else {}
             about |= {"correlation": trace.correlation}
             about |= {"cause": trace.cause} if trace.cause else {}
-            about[DIGEST] = digest(said)
-            saving.metadata, saving.readable = codec.pack(about), readable(codec, about)
+            about[DIGEST] = digest(contents)
+            request.metadata, request.readable = codec.pack(about), readable(codec, about)
             put = tuple((pack_name(name), Set(codec.pack(value))) for name, value in amendment.put.items())
             return EditMap(tuple(map(pack_name, amendment.removed)), put)
 
         def riders(id: str) -> list[Change]:
-            return rows(self.line, id, said)
+            return rows(self.line, id, contents)
 
-        saving = AppendRequest(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
-        return saving
+        request = AppendRequest(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
+        return request

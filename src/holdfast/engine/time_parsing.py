@@ -1,6 +1,6 @@
-"""Times as people write them: `2h`, `3 days ago`, `yesterday`, `2026-11-01T10:00`.
+"""Parses times as people write them: `2h`, `3 days ago`, `yesterday`, `2026-11-01T10:00`.
 
-One reader for revisions, for queries and for rules of retention. A time without a zone is local.
+Used by revisions, queries and retention rules. A time without a zone is local.
 
 - An *age* is a number of seconds, minutes, hours, days, weeks, months (of 30 days) or years (of 365), or several of
   them: `90s`, `1h30m`, `3 days`, `1 week 2 days`.
@@ -24,7 +24,7 @@ _UNITS = {
     "mo": timedelta(days=30),
     "y": timedelta(days=365),
 }
-_SPELLED = {
+_WORDS = {
     "s": ("sec", "secs", "second", "seconds"),
     "m": ("min", "mins", "minute", "minutes"),
     "h": ("hr", "hrs", "hour", "hours"),
@@ -33,7 +33,7 @@ _SPELLED = {
     "mo": ("month", "months"),
     "y": ("year", "years"),
 }
-_LENGTHS = _UNITS | {word: _UNITS[unit] for unit, words in _SPELLED.items() for word in words}
+_LENGTHS = _UNITS | {word: _UNITS[unit] for unit, words in _WORDS.items() for word in words}
 
 _PART = re.compile(r"(\d+(?:\.\d+)?|an?(?=\s))\s*([a-z]+)[\s,]*")
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -42,28 +42,28 @@ _FAR = "the time is too far away"
 
 
 def parse_age(text: str) -> timedelta:
-    """How long something is: `2h`, `3 days`. Raises `InvalidError`."""
-    found = _age(text.strip().lower())
-    if found is None:
+    """Parse a length of time: `2h`, `3 days`. Raises `InvalidError`."""
+    result = _age(text.strip().lower())
+    if result is None:
         raise InvalidError(
             f"{text!r} is no length of time", hint="Write 90s, 30m, 2h, 3d, 1w, 6mo, 1y, or several: 1h30m, 3 days"
         )
-    return found
+    return result
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """The moment that a text names, as seen from another one, which has a zone as it has. Raises `InvalidError`."""
+    """Parse a moment, relative to another one that has a time zone. Raises `InvalidError`."""
     plain = " ".join(text.lower().split())
     try:
-        found = _moment(plain, now)
-    except (OverflowError, ValueError):  # what Python says of a zone that lies before the year 1 differs by platform
+        result = _moment(plain, now)
+    except (OverflowError, ValueError):  # Python's error for a zone that lies before the year 1 depends on the platform
         raise InvalidError(_FAR, where=repr(text)) from None
-    if found is None:
+    if result is None:
         raise InvalidError(
             f"{text!r} is no time",
             hint="Write 2h, 3 days ago, yesterday, monday, 10:30, 2026-11-01 or 2026-11-01T10:00+01:00",
         )
-    return found
+    return result
 
 
 def _age(plain: str) -> timedelta | None:
@@ -88,7 +88,7 @@ def _moment(plain: str, now: datetime) -> datetime | None:
     age = _age(plain.removesuffix(" ago"))
     if age is not None:
         return now - age
-    # The clocks on the wall, so that a day is a day when they are changed.
+    # In local time, so that a day is a day when daylight saving time starts or ends.
     today = datetime.combine(now.astimezone(), time())
     day = plain.removeprefix("last ")
     if plain == "today":
@@ -97,10 +97,10 @@ def _moment(plain: str, now: datetime) -> datetime | None:
         back = (today.weekday() - _DAYS.index(day)) % 7
         return (today - timedelta(days=back or 7)).astimezone()
     try:
-        found = datetime.fromisoformat(plain.upper())
+        result = datetime.fromisoformat(plain.upper())
     except ValueError:
         clock = _CLOCK.fullmatch(plain)
         if clock is None or int(clock[1]) > 23:
             return None
-        found = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0))
-    return found.astimezone() if found.tzinfo is None else found
+        result = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0))
+    return result.astimezone() if result.tzinfo is None else result

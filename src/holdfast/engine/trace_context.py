@@ -1,7 +1,7 @@
-"""Why something is done: the correlation id, the cause, and the artifacts that what is done now belongs to.
+"""The trace of a change: its correlation id, its cause, and the artifacts that it belongs to.
 
-They follow the flow of a program by themselves: into functions it calls and tasks it starts, and into threads that are
-given a `bound` function (`asyncio.to_thread` does so by itself).
+It follows the flow of a program automatically: into functions that it calls and tasks that it starts, and into threads
+that run a `bound` function (`asyncio.to_thread` binds automatically).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Trace(NamedTuple):
-    """What a change belongs to. `cause` is the id of the event that it was made in answer to."""
+    """What a change belongs to. `cause` is the id of the event that triggered it."""
 
     correlation: str = ""
     cause: str = ""
@@ -31,24 +31,24 @@ _current: ContextVar[Trace] = ContextVar("holdfast_trace", default=Trace())  # n
 
 
 def current() -> Trace:
-    """What is done now belongs to this."""
+    """Return the trace of changes that are made now."""
     return _current.get()
 
 
 def enter(trace: Trace) -> None:
-    """Have what is done from now on in this context belong to something else: for contexts that were just copied."""
+    """Set the trace of this context from now on: for contexts that were just copied."""
     _current.set(trace)
 
 
 def traced() -> Trace:
-    """The same; with a correlation id of its own, where there is none."""
+    """Return the current trace; with a new correlation id, if it has none."""
     trace = _current.get()
     return trace if trace.correlation else Trace(f"{chance.getrandbits(64):016x}", trace.cause, trace.artifacts)
 
 
 @contextmanager
 def correlation(id: str | None = None, *, cause: str | None = None) -> Iterator[str]:
-    """All changes made in this block carry one correlation id: this one, the one at work already, or a new one."""
+    """Give all changes in this block one correlation id: this one, the current one, or a new one."""
     trace = traced()
     if id is not None:
         trace = trace._replace(correlation=check_key(id, "correlation id"))
@@ -63,7 +63,7 @@ def correlation(id: str | None = None, *, cause: str | None = None) -> Iterator[
 
 @contextmanager
 def linked(*artifacts: str) -> Iterator[None]:
-    """All changes made in this block are linked with these artifacts, too."""
+    """Link all changes in this block with these artifacts, too."""
     trace = _current.get()
     token = _current.set(trace._replace(artifacts=tuple(dict.fromkeys((*trace.artifacts, *artifacts)))))
     try:
@@ -73,7 +73,7 @@ def linked(*artifacts: str) -> Iterator[None]:
 
 
 def bound(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run in the context that there is now: for a thread that another one starts."""
+    """Return a function that runs in the current context, for a thread that is started later."""
     context = copy_context()
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""What the store hands out: checkpoints, threads, branches."""
+"""The types that a store returns: checkpoints, threads, branches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
 
+    from holdfast.codec import Codec
     from holdfast.engine.lines import LineSummary
+    from holdfast.engine.row_format import Line
+    from holdfast.engine.step_info import StepInfo
 
     S = TypeVar("S", default=Any)
 else:
@@ -22,12 +25,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(time: int) -> datetime:
-    """Nanoseconds since 1970 as a date and time in UTC."""
+    """Convert nanoseconds since 1970 to a date and time in UTC."""
     return _EPOCH + timedelta(microseconds=time // 1000)
 
 
 def to_time(moment: datetime) -> int:
-    """A date and time as nanoseconds since 1970, at the end of its microsecond. Without a zone it is local time."""
+    """Convert a date and time to nanoseconds since 1970, at the end of its microsecond. The default zone is local."""
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
@@ -35,9 +38,9 @@ class Checkpoint(NamedTuple, Generic[S]):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
-    one whose changes it brought in. `branch` and `step` are its place, `hash` its commit hash: it covers this step and
-    everything before it. `time` never decreases from parent to child. `state` is there where it was read, as `get`
-    does: a dict, or a lazy one (`holdfast.store.lazy_state`) if that was asked for.
+    one whose changes it brought in. `branch` and `step` are its position, `hash` its commit hash: it covers this step
+    and everything before it. `time` never decreases from parent to child. `state` is set where it was read, as by
+    `get`: a dict, or a lazy one (`holdfast.store.lazy_state`) on request.
     """
 
     thread: str
@@ -53,6 +56,27 @@ class Checkpoint(NamedTuple, Generic[S]):
     schema: str = ""
     merged: str | None = None
     state: S = None  # type: ignore[assignment]  # where it was not read
+
+    @classmethod
+    def from_step(cls, line: Line, info: StepInfo, codec: Codec, state: Any = None) -> Checkpoint:
+        """Return the checkpoint that a step of a thread's line is."""
+        point, header = info.point, info.header
+        metadata = codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
+        return cls(
+            thread=line.name,
+            id=point.id,
+            parent=info.parent,
+            branch=point.branch,
+            step=point.depth,
+            time=to_datetime(point.time),
+            kind=point.kind,
+            hash=point.hash.hex(),
+            metadata=metadata,
+            stamp=header.stamp,
+            schema=header.schema,
+            merged=metadata.get("merged") if len(header.parents) > 1 else None,
+            state=state,
+        )
 
 
 Revision: TypeAlias = str | int | datetime | Checkpoint

@@ -1,4 +1,4 @@
-"""Checking what callers pass: an error of ours for everything that is not what a signature says."""
+"""Validation of arguments: an `InvalidError` for each that does not fit its signature."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ Path = str | Sequence[Any]
 
 
 def mapping(value: object, what: str) -> Mapping[Any, Any]:
-    """A dict, or something like one."""
+    """Require a dict, or another mapping."""
     if not isinstance(value, Mapping):
         raise InvalidError(f"the {what} is a dict, not {type(value).__name__}", where=repr(value)[:80])
     return value
 
 
 def optional_name(value: object, what: str) -> str | None:
-    """A name, or None."""
+    """Require a name, or None."""
     return None if value is None else check_name(value, what)
 
 
 def names(values: object, what: str) -> list[str]:
-    """Several names; a single string is taken for a mistake."""
+    """Require several names; a single string is refused as a mistake."""
     return [check_name(value, what) for value in several(values, what)]
 
 
 def several(values: object, what: str) -> Iterable[Any]:
-    """A list, or something like one; not a string, whose letters would be taken one by one."""
+    """Require a list or another iterable; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidError(f"of a {what} there may be several: give a list", where=repr(values)[:80])
     return values
 
 
 def count(value: object, what: str) -> int:
-    """A number of things, from 0 up."""
+    """Require a whole number from 0 up."""
     if type(value) is not int or value < 0:
         raise InvalidError(f"the {what} is a whole number from 0 up, not {value!r}")
     return value
 
 
 def optional_count(value: object, what: str) -> int | None:
-    """The same, or None."""
+    """Require a whole number from 0 up, or None."""
     return None if value is None else count(value, what)
 
 
 def moment(value: object) -> datetime:
-    """A date and time."""
+    """Require a date and time."""
     if not isinstance(value, datetime):
         raise InvalidError(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
     try:
@@ -60,7 +60,7 @@ def moment(value: object) -> datetime:
 
 
 def path(value: object) -> tuple[Any, ...]:
-    """A path into a state."""
+    """Require a path into a state."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, tuple | list):

@@ -12,12 +12,11 @@ from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
+from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch, require_no_hold
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
-from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.rewrite.rewriter import RewritePlan
-from holdfast.engine.row_format import Branch, Line, StepRef, check_name
+from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import further_parents
@@ -133,7 +132,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
     `ConflictError` without `force` if other branches start from them, if they have names or tags, or if they were not
     merged into another branch. `DeniedError`, with it or without, if one is pinned or the thread is held.
     """
-    await unheld(engine.ground.backend, [line])
+    await require_no_hold(engine.ground.backend, [line])
     while True:
         info = await engine.lines.info(line)
         branches = await engine.lines.branches(line)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from holdfast.codec.json_codec import to_json
 from holdfast.engine.engine import Engine
 from holdfast.engine.model import draft_reader
-from holdfast.engine.model.drafts import Draft, MapDraft, as_dict, draft
+from holdfast.engine.model.drafts import Draft, as_dict
 from holdfast.engine.model.edit_paths import inside
 from holdfast.engine.model.json_diff import NOTHING, Path, tree_of
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.nodes import ListItem, WrittenBy
-from holdfast.engine.model.operations import LoadLarge
-from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.state_loader import LoadedState
-
-T = TypeVar("T")
+from holdfast.engine.state_loader import PartialState
 
 NOWHERE = WrittenBy(0, 0)
 """Where nothing comes from."""
@@ -35,37 +31,18 @@ class PastValue(NamedTuple):
     """The path, with places in lists counted from the start."""
 
 
-class PastReader:
-    """A state of which places are looked at."""
+class PastReader(PartialState):
+    """Reads what is at places of a state, and the steps that wrote it."""
+
+    point: StepRef
 
     def __init__(self, engine: Engine, line: Line, point: StepRef) -> None:
-        self._engine = engine
-        self._line = line
-        self.point = point
-        self._held: LoadedState | None = None
-        self._ws = Workspace()
-        self._draft: MapDraft | None = None
-
-    async def _state(self) -> tuple[LoadedState, MapDraft]:
-        if self._held is None or self._draft is None:
-            held = await self._engine.states.hold(self._line, self.point)
-
-            async def drafted(load: LoadLarge) -> MapDraft:
-                rounds = draft(self._ws, held.root, held.tail, load)
-                return await self._engine.states.nodes(self._line, held, rounds)
-
-            self._held, self._draft = held, await self._engine.states.with_large(self._line, held, drafted)
-        return self._held, self._draft
-
-    async def nodes(self, rounds: Rounds[T]) -> T:
-        """What a computation over the state's nodes returns."""
-        held, _ = await self._state()
-        return await self._engine.states.nodes(self._line, held, rounds)
+        super().__init__(engine.states, line, point)
+        self._codec = engine.ground.codec
 
     async def place(self, path: Path) -> PastValue | None:
         """What is at a place; None if there is nothing."""
-        _, state = await self._state()
-        value: Draft = state
+        value: Draft = await self._state()
         origin, items = NOWHERE, -1
         here: list[Any] = []
         for depth, part in enumerate(path):
@@ -82,7 +59,7 @@ class PastReader:
                 )
                 items = depth if items < 0 else items
             elif entries is not None:
-                entry = await self.nodes(draft_reader.one(self._ws, entries, self._engine.ground.codec.pack(part)))
+                entry = await self.nodes(draft_reader.one(self._ws, entries, self._codec.pack(part)))
                 if entry is None:
                     return None
                 value, origin = entry
@@ -95,9 +72,8 @@ class PastReader:
     async def _fetched(self, value: Draft) -> Draft:
         if not isinstance(value, bytes) or not is_pointer(value):
             return value
-        held, _ = await self._state()
-        known = held.fresh.get(value)
-        return known if known is not None else (await self._engine.states.large(self._line, [value]))[value]
+        loaded = self._loaded or await self._load()
+        return loaded.fresh.get(value) or (await self._states.large(self._line, [value]))[value]
 
     async def tree(self, found: PastValue) -> Any:
         """A value in JSON form; large ones that stand as pointers stay so."""
@@ -122,4 +98,4 @@ class PastReader:
         """The keys of a dict; None if it is none."""
         value = found.value
         packed = None if value is None else await self.nodes(draft_reader.keys(self._ws, value))
-        return None if packed is None else self._engine.ground.codec.unpack_items(packed)
+        return None if packed is None else self._codec.unpack_items(packed)

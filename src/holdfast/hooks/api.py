@@ -134,12 +134,10 @@ class HookOperations:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _registry(self) -> HookRegistry:
-        engine = self._engine
-        if engine.hooks is None:
-            engine.hooks = registry = HookRegistry(engine, self._tenant)
-            return registry
-        assert isinstance(engine.hooks, HookRegistry)  # noqa: S101 - nobody else sets it
-        return engine.hooks
+        registry = HookRegistry.of(self._engine)
+        if registry is None:
+            self._engine.hooks = registry = HookRegistry(self._engine, self._tenant)
+        return registry
 
     def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
         if points and callable(points[0]):

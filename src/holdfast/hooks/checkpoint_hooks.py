@@ -17,7 +17,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditMap, apply_map
 from holdfast.engine.model.packed_state import PackedMap, pack_state, unpack_state
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.row_format import StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import InvalidError
@@ -137,17 +137,3 @@ class _Hooked:
         subject.version, subject.id = head.point.depth + 1, head.point.id
         if self._after:
             self._registry.after(self._after, subject)
-
-
-async def deleting(registry: HookRegistry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
-    """Delete a thread, and call the hooks of that. Raises `VetoError`."""
-    point, trace = "checkpoint.delete", trace_context.traced()
-    subject = HookedChange(point, line.name, "", trace, time.perf_counter_ns())
-    before, after = registry.matching(point, line.name)
-    if before:
-        await registry.before(before, subject)
-        registry.tell(subject)
-    deleted = await delete()
-    if after and deleted:
-        registry.after(after, subject)
-    return deleted

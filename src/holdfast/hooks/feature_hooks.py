@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
@@ -64,7 +64,7 @@ async def calling(
 
     Where there are no hooks it costs one look, and nothing is packed.
     """
-    registry: HookRegistry | None = engine.hooks
+    registry = cast("HookRegistry | None", engine.hooks)
     if registry is None:
         return FeatureHooks(value)
     hooks, after = registry.matching(point, scope, key)

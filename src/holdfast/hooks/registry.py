@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.patterns import matcher
+from holdfast.engine.row_format import Line
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
@@ -66,6 +68,12 @@ class HookRegistry:
         self._runner = HookRunner()
         self.later = AfterQueue(self._run_after, lambda events: execution_log.write(engine, tenant, events))
         renew_after_fork(self)
+
+    @staticmethod
+    def of(engine: Engine) -> HookRegistry | None:
+        """Return the registry of a store, if it has one."""
+        assert engine.hooks is None or isinstance(engine.hooks, HookRegistry)  # noqa: S101 - nobody else sets it
+        return engine.hooks
 
     # Which there are --------------------------------------------------------------------------------------------
 
@@ -246,6 +254,19 @@ class HookRegistry:
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
         for event in subject.events:
             self.later.tell(event._replace(target=target, time=now, trace=subject.trace))
+
+    async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
+        """Delete a thread, and call the hooks of that. Raises `VetoError`."""
+        point, trace = "checkpoint.delete", trace_context.traced()
+        subject = HookedChange(point, line.name, "", trace, time.perf_counter_ns())
+        before, after = self.matching(point, line.name)
+        if before:
+            await self.before(before, subject)
+            self.tell(subject)
+        deleted = await delete()
+        if after and deleted:
+            self.after(after, subject)
+        return deleted
 
     # Ending -----------------------------------------------------------------------------------------------------
 

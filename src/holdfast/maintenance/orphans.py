@@ -32,12 +32,22 @@ from holdfast.backends.tables import (
 )
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
+from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
-from holdfast.engine.protection import LEASE, is_about_step, unheld
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, open_node, open_step
+from holdfast.engine.row_format import (
+    LEASE,
+    Branch,
+    Line,
+    LineInfo,
+    StepRef,
+    info_of,
+    is_about_step,
+    open_node,
+    open_step,
+)
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, DeniedError
 
@@ -201,7 +211,7 @@ class _Sweep:
         if not lines:
             return  # it was deleted meanwhile
         try:
-            await unheld(self._backend, [line])
+            await require_no_hold(self._backend, [line])
         except DeniedError:
             return  # nothing of it goes
         info = info_of(lines[0])

@@ -16,13 +16,11 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, REFS, STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.families import family
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.namespaces import root_of
-from holdfast.engine.protection import PIN
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
 from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
-from holdfast.engine.row_format import Branch, Line, StepRef, check_name
+from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.query import Query, parse
@@ -210,7 +208,7 @@ class _Pass:
         if self._selection.names is None:
             async for line in self._found():
                 if root_of(line) == line:
-                    yield await family(self._engine, line)
+                    yield await self._engine.lines.family(line)
                 elif not await self._is_found(root_of(line)):
                     yield [line]  # it is meant by itself
             return
@@ -219,7 +217,7 @@ class _Pass:
             if name in _SPARED:
                 raise InvalidError("the audit, and what identities may do, are not pruned", where=f"line {line}")
             await self._engine.lines.info(line)  # says so if there is none
-            yield await family(self._engine, line)
+            yield await self._engine.lines.family(line)
 
     async def _all(self) -> AsyncIterator[Line]:
         """The lines that are meant."""

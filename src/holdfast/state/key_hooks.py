@@ -100,8 +100,9 @@ class KeyHooks:
 
 def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
     """The hooks of changes in a line; None where there are none."""
-    registry: HookRegistry = handle.engine.hooks
-    scope = line.removeprefix(MARK)
+    registry, scope = HookRegistry.of(handle.engine), line.removeprefix(MARK)
+    if registry is None:
+        return None
     points = registry.known.get(scope) or registry.points(scope)
     return KeyHooks(registry, handle, scope, points, trace) if points.meant else None
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
@@ -30,7 +29,6 @@ from holdfast.store.thread import (
     Thread,
     ThreadOperations,
     check_schema,
-    checkpoint_of,
 )
 
 if TYPE_CHECKING:
@@ -361,7 +359,11 @@ class StoreOperations(ScopedOperations):
         lines = await self._lines_of(threads)
         if format == "json":
             return await export.export_states(
-                self._engine, lines, place, partial(checkpoint_of, self._handle), progress
+                self._engine,
+                lines,
+                place,
+                lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
+                progress,
             )
         if format != "holdfast":
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
@@ -412,8 +414,8 @@ class StoreOperations(ScopedOperations):
     async def close(self) -> None:
         """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
         nothing. Agents that are saved by themselves are, if they have something unsaved."""
-        if self._engine.agents is not None:
-            await self._engine.agents.close()
+        for worker in self._engine.workers:
+            await worker.close()
         if self._engine.hooks is not None:
             await BlockingCall(self._engine.hooks.close)
         try:
@@ -432,14 +434,12 @@ class StoreOperations(ScopedOperations):
         return Store(self._engine, self.tenant)
 
     async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
-        from holdfast.engine.families import lines_of
-
         named = (
             None
             if threads is None
             else [self._handle.thread_line(thread).name for thread in validation.names(threads, "threads")]
         )
-        return await lines_of(self._engine, self._handle.tenant, named)
+        return await self._engine.lines.of_threads(self._handle.tenant, named)
 
     def _recorder(self) -> AuditRecorder:
         from holdfast.security.audit.recorder import AuditRecorder

@@ -469,14 +469,10 @@ class ThreadOperations(Generic[S]):
     @sync_and_async
     async def delete(self) -> bool:
         """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""
-        from holdfast.engine.families import family
-
         line, hooks = self._line, self._engine.hooks
-        lines = await family(self._engine, line)
+        lines = await self._lines.family(line)
         if hooks is not None:
-            from holdfast.hooks.checkpoint_hooks import deleting
-
-            return await deleting(hooks, line, lambda: self._lines.delete(*lines))
+            return await hooks.delete(line, lambda: self._lines.delete(*lines))
         return await self._lines.delete(*lines)
 
     # Inside ---------------------------------------------------------------------------------------------------
@@ -556,7 +552,7 @@ class ThreadOperations(Generic[S]):
         await self._lines.set_ref(self._line, kind, name, point.id, move=move)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
-        return checkpoint_of(self._handle, self._line, head, state)
+        return Checkpoint.from_step(self._line, head, self._handle.codec, state)
 
 
 class Thread(SyncApi, ThreadOperations[S]):
@@ -573,25 +569,4 @@ def check_schema(schema: object) -> None:
         return
     raise UnsupportedError(
         "the schema of a thread is a TypedDict, or dict", where=repr(schema)[:80], hint="Declare a typing.TypedDict"
-    )
-
-
-def checkpoint_of(handle: StoreHandle, line: Line, head: StepInfo, state: Any = None) -> Checkpoint:
-    """Describe a step as a `Checkpoint`."""
-    point, header = head.point, head.header
-    metadata = handle.codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
-    return Checkpoint(
-        line.name,
-        point.id,
-        head.parent,
-        point.branch,
-        point.depth,
-        to_datetime(point.time),
-        point.kind,
-        point.hash.hex(),
-        metadata,
-        header.stamp,
-        header.schema,
-        metadata.get("merged") if len(header.parents) > 1 else None,
-        state,
     )

@@ -11,7 +11,7 @@ from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.api import StateTransaction
 from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
-from holdfast.store.thread import ThreadOperations, checkpoint_of
+from holdfast.store.thread import ThreadOperations
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest
@@ -57,7 +57,8 @@ class Transaction(StateTransaction):
         requests, self._requests = self._requests, []
         self.written, heads = await self._pending.commit(requests)
         self.checkpoints = [
-            checkpoint_of(self._handle, request.line, head) for request, head in zip(requests, heads, strict=True)
+            Checkpoint.from_step(request.line, head, self._handle.codec)
+            for request, head in zip(requests, heads, strict=True)
         ]
 
 

@@ -73,12 +73,12 @@ class AutosaveWorker:
     @staticmethod
     def of(engine: Engine) -> AutosaveWorker:
         """Return the worker of a store, creating it on first use."""
-        worker: AutosaveWorker | None = engine.agents
+        worker = _worker(engine)
         if worker is None:
             with _create_lock:
-                if engine.agents is None:
-                    engine.agents = AutosaveWorker()
-                worker = engine.agents
+                worker = _worker(engine)
+                if worker is None:
+                    engine.workers.append(worker := AutosaveWorker())
         return worker
 
     def renew_locks(self) -> None:
@@ -212,6 +212,10 @@ class AutosaveWorker:
 
     def _dirty_trackers(self) -> list[DirtyTracker]:
         return [each.tracker for each in self.agents() if each.tracker is not None and each.tracker.needs_save]
+
+
+def _worker(engine: Engine) -> AutosaveWorker | None:
+    return next((each for each in engine.workers if isinstance(each, AutosaveWorker)), None)
 
 
 def _log_unsaved(trackers: Sequence[DirtyTracker], reason: str) -> None:

@@ -1,8 +1,8 @@
-"""Moving lines to another store, as they are.
+"""Copying lines to another store.
 
-Rows are copied and not made anew: ids, hashes and bodies stay what they are. What steps need comes before them, and the
-row by which a line is found comes last: a line that is copied for the first time is there as a whole or not at all.
-Killed anywhere and begun again, it goes on with what is missing.
+Rows are copied as they are: ids, hashes and bodies stay the same. What steps need is written before them, and the row
+by which a line is found comes last: a line that is copied for the first time is complete or does not exist. A copy that
+was killed resumes with what is missing when it is started again.
 """
 
 from __future__ import annotations
@@ -35,35 +35,34 @@ from holdfast.backends.tables import (
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.projection.rows import nothing_shown
-from holdfast.engine.protection import HOLD, LEASE, PIN
-from holdfast.engine.row_format import Line, StepRef, is_sound
+from holdfast.engine.projection.rows import clear_state
+from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_sound
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
-"""What is copied before the steps, in this order."""
+"""Tables that are copied before the steps, in this order."""
 
 _ALL = (*_NEEDED, STEPS)
 
-_PLACED = (STEPS, FOLDS, BRANCHES, REFS)
-"""Where others could have put something else under the same key meanwhile, which is not written over."""
+_EXCLUSIVE = (STEPS, FOLDS, BRANCHES, REFS)
+"""Tables where another writer may create the same key meanwhile, which is not overwritten."""
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 256
 _FETCH = 8
-"""How many rows are fetched at first: of small ones more from then on, of large ones fewer."""
+"""How many rows are read at first: then more of small ones, and fewer of large ones."""
 
 _PASSES = 10
-"""How often to look for what was written meanwhile."""
+"""How often to check for what was written meanwhile."""
 
-_LOOKS = 5
-"""How often a line is compared in full before it is left as one that keeps changing."""
+_COMPARISONS = 5
+"""How often a line is compared in full before it counts as one that keeps changing."""
 
 _NAMES = 1000
 
 
 class CopyProgress(NamedTuple):
-    """How far a copy has come: threads that are done with (`phase` says whether copied or verified), of how many; the
+    """The progress of a copy: how many threads are finished (`phase` says whether copied or verified), of how many; the
     last of them; and what was written so far."""
 
     phase: str
@@ -75,8 +74,8 @@ class CopyProgress(NamedTuple):
 
 
 class CopyReport(NamedTuple):
-    """What a copy did: how many threads it looked at, and skipped since they were there already; how many rows, with
-    how many bytes of bodies, it wrote; how long it took; and the names of threads that kept changing meanwhile, whose
+    """The result of a copy: how many threads it compared, and skipped since the copy had them; how many rows, with how
+    many bytes of bodies, it wrote; how long it took; and the names of threads that kept changing meanwhile, whose
     newest checkpoints may be missing from the copy."""
 
     threads: int
@@ -88,13 +87,13 @@ class CopyReport(NamedTuple):
 
 
 Tell: TypeAlias = Callable[[CopyProgress], None]
-"""Is told how far a copy has come."""
+"""Called with the progress of a copy."""
 
 _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 
 
-class _Changed(Exception):
-    """The line was rewritten while it was copied, here or there."""
+class _ConcurrentChange(Exception):
+    """The line was rewritten while it was copied, in either store."""
 
 
 class StoreCopier:
@@ -112,11 +111,11 @@ class StoreCopier:
         self._bytes = 0
 
     async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> CopyReport:
-        """Copy all lines of a tenant, or of all; or only some.
+        """Copy all lines of a tenant, or of all tenants; or only some lines.
 
-        `ConflictError` at a line that has another history in the other store: what comes after it is not copied.
-        `UnsupportedError` if the other store cannot hold a row: for a step, before anything is written. Lines that are
-        damaged are left out; `CorruptError` names them when all others are copied.
+        `ConflictError` at a line that has another history in the target: what comes after it is not copied.
+        `UnsupportedError` if the target cannot store a row: for a step, before anything is written. Damaged lines are
+        left out; `CorruptError` names them when all others are copied.
         """
         began = time.monotonic()
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
@@ -126,7 +125,7 @@ class StoreCopier:
         damaged: dict[Line, CorruptError] = {}
         first = await self._lines(tenant)
         lines, changing = first, set[Line]()
-        for turn in range(_PASSES):
+        for pass_number in range(_PASSES):
             changing = set()
             for number, line in enumerate(lines, 1):
                 if line not in damaged and not await self._is_same(line):
@@ -135,17 +134,17 @@ class StoreCopier:
                         await self._copy(line)
                     except CorruptError as error:
                         damaged[line] = error
-                if not turn:
+                if not pass_number:
                     self._report("copied", number, len(lines), line)
             for line in self._written.difference(lines):
-                await self._engine.lines.delete(line)  # it was, meanwhile
+                await self._engine.lines.delete(line)  # it was deleted meanwhile
             if not changing - damaged.keys():
                 break
             lines = await self._lines(tenant)
-        unsettled = await self._verify([line for line in lines if line not in damaged])
+        differing = await self._verify([line for line in lines if line not in damaged])
         if damaged:
             raise _damage(damaged, self._source.url)
-        names = sorted(line.name for line in unsettled)
+        names = sorted(line.name for line in differing)
         skipped = len([line for line in first if line not in self._written])
         return CopyReport(len(lines), skipped, self._rows, self._bytes, time.monotonic() - began, tuple(names))
 
@@ -169,8 +168,8 @@ class StoreCopier:
             start = found[-1].key[len(prefix) :]
 
     async def _check_sizes(self, tenant: str | None) -> None:
-        """Whether the other store can hold every step. Looked at only where it holds less than this one, and of lines
-        that are so large that a step might be."""
+        """Check that the target can store every step. Steps are read only where the target has a lower limit, and only
+        of lines large enough for such a step."""
         most = self._target.capabilities.max_body
         if self._source.capabilities.max_body <= most:
             return
@@ -191,15 +190,14 @@ class StoreCopier:
             )
 
     async def lacks(self, line: Line) -> bool:
-        """Whether the other store lacks a step of a line. `ConflictError` if it does, and has another history
-        besides."""
+        """Return whether the target lacks a step of a line. `ConflictError` if it does, and has another history."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
         (there,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not there:
             return True
         steps, theirs = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
         if found[0].columns[0] == there[0].columns[0] and all(
-            key in theirs and _stands_for(StepRef.of(Row(key, theirs[key])), StepRef.of(Row(key, columns)))
+            key in theirs and _is_copy_of(StepRef.of(Row(key, theirs[key])), StepRef.of(Row(key, columns)))
             for key, columns in steps.items()
         ):
             return False
@@ -209,23 +207,23 @@ class StoreCopier:
     # One line -------------------------------------------------------------------------------------------------
 
     async def _is_same(self, line: Line) -> bool:
-        """Whether both stores have the same, as far as can be told without reading all of it.
+        """Return whether both stores have the same line, without reading all of it.
 
-        Steps are never changed but with the line's own row, and what they need is stored with them.
+        Steps are never changed without the line's own row, and what they need is stored with them.
         """
         return await _outline(self._source, line) == await _outline(self._target, line)
 
     async def _copy(self, line: Line) -> bool:
-        """Copy what the other store lacks of a line, unless it is deleted or changes meanwhile; whether it was done."""
+        """Copy what the target lacks of a line. Returns False if the line was deleted or changed meanwhile."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
         (there,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not found:
             return False
         if there and line in self._written and there[0].columns[0] != found[0].columns[0]:
-            await self._engine.lines.delete(line)  # as it was here; and then made anew
+            await self._engine.lines.delete(line)  # deleted in the source, and created again
             there = []
-        # Theirs first: whatever another copy brings there meanwhile is here. Then steps: what they need is there when
-        # they are, and what comes later is for the next time.
+        # The target is listed first: whatever another copy adds to it meanwhile is in the source. Then steps: what they
+        # need exists when they do, and later ones are left for the next pass.
         theirs = {space: await _listing(self._target, space, line) for space in _ALL}
         steps = await _listing(self._source, STEPS, line)
         writer = _Writer(self._target, line, there[0].columns if there else None)
@@ -234,12 +232,12 @@ class StoreCopier:
             _check_protected(line, steps, theirs, self._target.url)
         try:
             if there and (there != found or steps != theirs[STEPS]):
-                await writer.write(_not_shown(line, steps, theirs[STEPS]))
+                await writer.write(_hide_stale(line, steps, theirs[STEPS]))
             for space in _ALL:
                 ours = steps if space is STEPS else _of_steps(space, await _listing(self._source, space, line), steps)
                 await self._copy_space(space, ours, theirs[space], writer)
-                # Rows of a copy that came to nothing, or that the line has no more.
-                writer.later += (
+                # Rows of a failed copy, or that the line does not have any more.
+                writer.deletions += (
                     Delete(space, key) for key in theirs[space] if key not in ours and not _protects(space, key)
                 )
             await writer.flush()
@@ -247,7 +245,7 @@ class StoreCopier:
             if now != found:
                 return False
             await writer.finish(found[0])
-        except _Changed:
+        except _ConcurrentChange:
             return False
         except UnsupportedError:
             if not there:
@@ -266,19 +264,19 @@ class StoreCopier:
         missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
         start, page = 0, _FETCH
         while start < len(missing):
-            wanted = missing[start : start + page]
-            start += len(wanted)
-            (found,) = await self._source.read([Get(space, wanted)])
-            if len(found) < len(wanted):
-                raise _Changed
+            keys = missing[start : start + page]
+            start += len(keys)
+            (found,) = await self._source.read([Get(space, keys)])
+            if len(found) < len(keys):
+                raise _ConcurrentChange
             for row in found:
                 if not is_sound(space, row):
                     raise CorruptError(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
                 if row.columns != ours[row.key]:
-                    raise _Changed
+                    raise _ConcurrentChange
                 self._check_size(writer.line, space, row)
-                taken = row.key in theirs or space not in _PLACED
-                await writer.put(Put(space, row) if taken else Create(space, row))
+                overwrite = row.key in theirs or space not in _EXCLUSIVE
+                await writer.put(Put(space, row) if overwrite else Create(space, row))
             size = sum(len(row.body) for row in found)
             page = min(2 * page, _BATCH_ROWS) if size < _BATCH_BYTES // 4 else max(1, page * _BATCH_BYTES // (2 * size))
 
@@ -288,26 +286,26 @@ class StoreCopier:
         """Compare both stores row by row, and recompute the hashes. Returns lines that are not yet the same."""
         changing: list[Line] = []
         for number, line in enumerate(lines, 1):
-            if await self._settle(line):
+            if await self._is_identical(line):
                 raise_problems(line, await verify(self._engine.ground, line), self._target.url)
-                await self._engine.projector.follow(line)  # a copy that was killed may not have got there
+                await self._engine.projector.follow(line)  # a copy that was killed may not have done it
                 await self._engine.indexer.follow(line)
             else:
                 changing.append(line)
             self._report("verified", number, len(lines), line)
         return changing
 
-    async def _settle(self, line: Line) -> bool:
-        """Whether both stores have the same rows. What was written meanwhile, or left by a copy that was killed, is
-        made up for."""
+    async def _is_identical(self, line: Line) -> bool:
+        """Return whether both stores have the same rows. What differs is copied again a few times."""
         last, copied = None, False
-        for look in range(_LOOKS):
-            if look:
+        for attempt in range(_COMPARISONS):
+            if attempt:
                 copied = await self._copy(line)
             source, target = await _digest(self._source, line), await _digest(self._target, line)
             if source == target:
                 return True
-            # Others may write to both meanwhile: only what stood still, and was not mended by copying, is wrong.
+            # Others may write to both meanwhile: only a difference that did not change, and that copying did not
+            # remove, is damage.
             if copied and last == (source, target):
                 raise CorruptError(
                     "the copy is not what was copied",
@@ -326,33 +324,33 @@ async def copy_to_url(
     tell: Tell | None,
     only: Sequence[Line] | None = None,
 ) -> CopyReport:
-    """Copy lines to a store that is opened for it."""
+    """Copy lines to a store, which is opened for it."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
     backend = await kind.open(url, **options)
     try:
-        ground = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
-        return await StoreCopier(source, Engine(ground), tell).copy(tenant, only)
+        context = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
+        return await StoreCopier(source, Engine(context), tell).copy(tenant, only)
     finally:
         await backend.close()
 
 
 class _Writer:
-    """Puts rows of one line into a store, in batches, as long as the line is there what it was at first."""
+    """Writes rows of one line into a store, in batches, as long as the line's row there does not change."""
 
-    def __init__(self, backend: Backend, line: Line, known: tuple[Scalar, ...] | None) -> None:
+    def __init__(self, backend: Backend, line: Line, columns: tuple[Scalar, ...] | None) -> None:
         self.line = line
         self._backend = backend
-        self._condition = Expect(LINES, tuple(line), known)
-        self._known = known
+        self._condition = Expect(LINES, tuple(line), columns)
+        self._columns = columns
         self._limit = min(_BATCH_BYTES, backend.capabilities.max_batch)
         self._changes: list[Change] = []
         self._size = 0
         self.rows = 0
         self.bytes = 0
-        self.later: list[Change] = []
-        """What is removed when all else is there."""
+        self.deletions: list[Change] = []
+        """Deletions that are applied last."""
 
     async def put(self, change: Create | Put) -> None:
         body = len(change.row.body)
@@ -370,27 +368,27 @@ class _Writer:
             self.bytes += size
 
     async def finish(self, row: Row) -> None:
-        """Have the line found in the store, or found as it is now."""
-        if self._known is None:
-            await self._remove()  # nobody has seen it yet
-        if self._known != row.columns:
+        """Write the line's row, which makes it visible or current, and apply the deletions."""
+        if self._columns is None:
+            await self._remove()  # it is not visible yet
+        if self._columns != row.columns:
             await self.write([Put(LINES, row)])
             self._condition = Expect(LINES, tuple(self.line), row.columns)
             self.rows += 1
         await self._remove()
 
     async def _remove(self) -> None:
-        for start in range(0, len(self.later), _BATCH_ROWS):
-            await self.write(self.later[start : start + _BATCH_ROWS])
-        self.later = []
+        for start in range(0, len(self.deletions), _BATCH_ROWS):
+            await self.write(self.deletions[start : start + _BATCH_ROWS])
+        self.deletions = []
 
     async def write(self, changes: Sequence[Change]) -> None:
         if await self._backend.apply([self._condition, *changes]) is not None:
-            raise _Changed
+            raise _ConcurrentChange
 
 
 async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
-    """A line in a few rows: itself, its branches, names and tags, pending writes, and the last step of each branch."""
+    """Return a line's row, branches, names and tags, pending writes, and the last step of each branch."""
     found = await backend.read(
         [
             Get(LINES, [tuple(line)]),
@@ -403,35 +401,34 @@ async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
     marks = [row.key for row in writes if _is_mark(WRITES, row.key)]
     heads = await _heads(backend, line)
     (marked,) = await backend.read([Get(WRITES, marks)]) if marks else ([],)
-    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, _copied(refs), writes, *heads)]
+    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, _copied_refs(refs), writes, *heads)]
     return [*plain, sorted(marked)]
 
 
 async def _heads(backend: Backend, line: Line) -> list[list[Row]]:
-    """The last step of each branch, if it has one."""
+    """Return the last step of each branch, if it has one."""
     (branches,) = await backend.read([Scan(BRANCHES, tuple(line))])
     numbers = [0, *(row.key[2] for row in branches)]
     return await backend.read([Scan(STEPS, (*line, n), reverse=True, limit=1, bodies=False) for n in numbers])
 
 
-def _copied(refs: Sequence[Row]) -> list[Row]:
-    """References but for leases, which are about what is under way in a store, and for what protects a thread there."""
+def _copied_refs(refs: Sequence[Row]) -> list[Row]:
+    """Return references without leases, which are about work in progress in one store, and without pins and holds."""
     return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
 
 
 def _protects(space: Table, key: Key) -> bool:
-    """Whether the row is a pin or a hold. They are copied; but what the other store has of them is for those to take
-    away who set it there."""
+    """Return whether a row is a pin or a hold. They are copied; but those in the target are not removed."""
     return space is REFS and key[2] in (PIN, HOLD)
 
 
 def _is_mark(space: Table, key: Key) -> bool:
-    """Whether the row is a write that may take the place of another."""
+    """Return whether a row is a write that may replace another."""
     return space is WRITES and int(key[4]) < 0
 
 
 async def _listing(backend: Backend, space: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
-    """The keys and columns of a line's rows."""
+    """Return the keys and columns of a line's rows."""
     return {
         row.key: row.columns
         async for row in rows(backend, space, line, bodies=False)
@@ -440,29 +437,29 @@ async def _listing(backend: Backend, space: Table, line: Line) -> dict[Key, tupl
 
 
 def _of_steps(space: Table, listing: _Listing, steps: _Listing) -> _Listing:
-    """Rows that belong to some steps. Others came later."""
+    """Return the rows that belong to some steps. Others are newer."""
     if space is FOLDS:
         return {key: columns for key, columns in listing.items() if key in steps}
     if space is REFS:
         ids = {columns[0] for columns in steps.values()}
         return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
     if space is EVENTS:
-        # They stay when their steps are pruned; and ids go up.
+        # They stay when their steps are pruned; and ids increase.
         last = max((str(columns[0]) for columns in steps.values()), default="")
         return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
     return listing
 
 
-def _not_shown(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
-    """What a store must not go on to show of a line that changes: its state, and steps that it has no more."""
+def _hide_stale(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
+    """Return the changes that hide what is out of date of a line: its state, and steps that were removed."""
     gone = {columns[0] for columns in there.values()} - {columns[0] for columns in steps.values()}
-    return nothing_shown(line) + [
+    return clear_state(line) + [
         Delete(space, (*line, id)) for id in sorted(map(str, gone)) for space in (TRANSITIONS, METADATA)
     ]
 
 
 def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _Listing, url: str) -> None:
-    """`ConflictError` if what is in the other store did not come from here, or has gone on by itself."""
+    """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
     if ours.columns[0] != theirs.columns[0]:
         raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
@@ -478,7 +475,7 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
 
 
 def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Table, _Listing], url: str) -> None:
-    """`DeniedError` if steps were pruned here that a hold or a pin in the other store keeps there."""
+    """Check that no pruned step is pinned or held in the target. `DeniedError` if one is."""
     pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
     for key, columns in theirs[REFS].items() if pruned else ():
         if key[2] == HOLD or (key[2] == PIN and columns[0] in pruned):
@@ -489,18 +486,18 @@ def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Table, _Listin
             )
 
 
-def _stands_for(there: StepRef, here: StepRef) -> bool:
-    """Whether a step that is there is the one that is here, and whole if that is."""
+def _is_copy_of(there: StepRef, here: StepRef) -> bool:
+    """Return whether a step in the target is the one in the source, and not pruned if that is not."""
     return there.hash == here.hash and (here.pruned or not there.pruned)
 
 
 async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
-    """How many rows a line has in each space, and a digest of them."""
+    """Return how many rows a line has in each table, and a digest of them."""
     digests = []
     for space in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
         async for row in rows(backend, space, line):
-            if space is not REFS or _copied([row]):
+            if space is not REFS or _copied_refs([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))
                 digest.update(hashlib.sha256(row.body).digest())

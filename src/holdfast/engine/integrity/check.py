@@ -1,4 +1,4 @@
-"""What checking a line's rows has found so far, and what its parts share."""
+"""The state of a line's check, shared by its parts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
 
-_TOLD_EVERY = 1000
-"""How many rows are looked at before somebody is told how many."""
+_PROGRESS_EVERY = 1000
+"""How many rows are read between two reports of progress."""
 
 TOGETHER = 64
-"""How many small questions are asked at a time."""
+"""How many small queries are sent at a time."""
 
 Where = tuple[int, int]
 """The branch and the number of a step."""
@@ -28,7 +28,7 @@ Where = tuple[int, int]
 
 @dataclass
 class LineReport:
-    """What was looked at, and what is wrong with it."""
+    """The rows that were checked, and the findings."""
 
     steps: int = 0
     nodes: int = 0
@@ -40,25 +40,25 @@ class LineReport:
 
 @dataclass
 class SpoiledSteps:
-    """What checkpoints cannot be read for: findings by what they spoil."""
+    """Why checkpoints cannot be read: findings by what they make unreadable."""
 
     steps: dict[Where, list[Finding]] = field(default_factory=dict)
     """Steps that cannot be opened."""
     gaps: dict[Where, list[Finding]] = field(default_factory=dict)
     """Steps before which something is missing."""
     folds: dict[Where, list[Finding]] = field(default_factory=dict)
-    """Steps whose folded state is not there or not whole."""
+    """Steps whose folded state is missing or incomplete."""
     objects: dict[bytes, list[Finding]] = field(default_factory=dict)
-    """Large values that are not there or not whole, by digest."""
+    """Large values that are missing or incomplete, by digest."""
     values: dict[Where, list[Finding]] = field(default_factory=dict)
-    """Steps whose folded state has such a value in it."""
+    """Steps whose folded state contains such a value."""
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.gaps or self.folds or self.objects)
 
 
 class LineCheck:
-    """The check of a line, as far as it has come."""
+    """The check of a line in progress."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class LineCheck:
         self.info: LineInfo | None = None
         self.branches: dict[int, Branch] = {}
         self.lengths: dict[int, int] = {}
-        """How many places of each branch were looked at."""
+        """How many positions of each branch were read."""
         self.steps = 0
         self.stubs = 0
         self.folded: dict[Where, bytes] = {}
@@ -93,7 +93,7 @@ class LineCheck:
         """Pointers to large values."""
 
     def add(self, code: FindingCode, what: str, point: StepRef | None = None, **more: Any) -> Finding:
-        """Something is not as it should be."""
+        """Add a finding."""
         if point is not None:
             more = {"checkpoint": point.id, "place": point[:2], "space": STEPS.name} | more
             more.setdefault("key", (*self.line, *point[:2]))
@@ -102,30 +102,30 @@ class LineCheck:
         return finding
 
     def spoil(self, finding: Finding, point: StepRef) -> None:
-        """A step cannot be read because of this."""
+        """Record that a step cannot be read because of a finding."""
         self.marks.steps.setdefault(point[:2], []).append(finding)
 
     async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[Row]:
-        """The line's rows in a space, as far as they can be read."""
+        """Yield the line's rows in a table, as far as they can be read."""
         holes: list[UnreadableRange] = []
         async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
             self.found.bytes += len(row.body)
-            self.looked_at()
+            self.count_row()
             yield row
         for hole in holes:
             finding = self.unreadable(space, hole)
             if space is STEPS:
                 self.holes.append(hole)
-                self._hide(hole, finding)
+                self._replace_gaps(hole, finding)
 
-    def looked_at(self) -> None:
-        """Another row was looked at."""
+    def count_row(self) -> None:
+        """Count a row, and report progress from time to time."""
         self._rows += 1
-        if self._tell is not None and not self._rows % _TOLD_EVERY:
+        if self._tell is not None and not self._rows % _PROGRESS_EVERY:
             self._tell(self._rows)
 
     def unreadable(self, space: Table, hole: UnreadableRange) -> Finding:
-        """Some rows cannot be read."""
+        """Add a finding for rows that cannot be read."""
         place = hole.start if space in (STEPS, FOLDS) and len(hole.start) == 2 else None
         finding = self.add(
             FindingCode.UNREADABLE_ROWS,
@@ -138,15 +138,15 @@ class LineCheck:
         return finding
 
     def lost(self, space: Table, key: Key) -> Finding | None:
-        """The finding that a row cannot be read, if it may be one of those."""
+        """Return the finding that covers a row, if it is among those that cannot be read."""
         rest = key[2:]
         for hole, finding in self._unread:
             if hole.space is space and hole.start <= rest and (not hole.stop or rest < hole.stop):
                 return finding
         return None
 
-    def _hide(self, hole: UnreadableRange, finding: Finding) -> None:
-        """Steps that were taken to be missing are there, and cannot be read."""
+    def _replace_gaps(self, hole: UnreadableRange, finding: Finding) -> None:
+        """Replace findings of missing steps that exist, and cannot be read."""
         for gap in [each for each in self.found.findings if each.code is FindingCode.MISSING_STEP]:
             start = gap.place
             if start is not None and hole.start <= start and (not hole.stop or start < hole.stop):
@@ -157,7 +157,7 @@ class LineCheck:
 
 
 def affected_by(marks: SpoiledSteps, point: StepRef, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """Why a step cannot be read, and why its state cannot, given the same of the state before it."""
+    """Return why a step cannot be read, and why its state cannot, given the same of the state before it."""
     own = marks.steps.get(point[:2], [])
     if not point.tail:
         state = [*marks.folds.get(point[:2], []), *marks.values.get(point[:2], [])]
@@ -167,6 +167,6 @@ def affected_by(marks: SpoiledSteps, point: StepRef, before: list[Finding]) -> t
 
 
 def needs(step: Step, marks: SpoiledSteps) -> Iterator[Finding]:
-    """Why what a step holds is not whole: large values that are not there."""
+    """Yield why the content of a step is incomplete: large values that are missing."""
     for pointer in pointers(step.edit):
         yield from marks.objects.get(parse_pointer(pointer).digest, ())

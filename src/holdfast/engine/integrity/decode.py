@@ -1,7 +1,7 @@
-"""The deepest check: every state put together, every value decoded.
+"""The deepest check: every state is computed, every value decoded.
 
-A state is the folded one before it and the steps since. So it is enough to fold these steps anew: what comes out must
-be the next folded state, and if all of them can be folded, each of the states between can be put together.
+A state is the folded one before it and the steps since. So it is enough to fold these steps: the result must be the
+next folded state, and if all of them can be folded, each of the states between can be computed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
 _CACHE_BYTES = 16 << 20
-"""Of its own: what is remembered elsewhere may be sound where the store is not."""
+"""Of its own cache: what is cached elsewhere may be intact where the store is not."""
 
 _UNDECODABLE = (CorruptError, InvalidError, UnsupportedError, RecursionError)
-"""What says something about stored bytes, and not about a store that cannot be reached."""
+"""Errors about stored bytes, and not about a store that cannot be reached."""
 
 
 class LineDecoder:
     """Decodes a line whose rows were checked."""
 
-    def __init__(self, ground: EngineContext, check: LineCheck) -> None:
-        self._ground = replace(ground, cache=MemoryCache(_CACHE_BYTES))
-        self._states = StateLoader(ground.backend, self._ground.cache, ground.max_bytes)
+    def __init__(self, context: EngineContext, check: LineCheck) -> None:
+        self._context = replace(context, cache=MemoryCache(_CACHE_BYTES))
+        self._states = StateLoader(context.backend, self._context.cache, context.max_bytes)
         self._check = check
         self._line = check.line
         self._bases: dict[Where, LoadedState | None] = {}
@@ -48,29 +48,29 @@ class LineDecoder:
         starts = {(each.base_branch, each.base_length - 1) for each in self._check.branches.values()}
         marks = self._check.marks
         last: StepRef | None = None
-        held: LoadedState | None = None
+        loaded: LoadedState | None = None
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._ground.backend, STEPS, tuple(self._line), holes):
-            self._check.looked_at()
+        async for row in sturdy_rows(self._context.backend, STEPS, tuple(self._line), holes):
+            self._check.count_row()
             point = StepRef.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):
-                continue  # it came since
+                continue  # it is newer
             if last is None or (last.branch, last.seq + 1) != point[:2]:
                 if last is not None and last.branch != point.branch:
-                    await self._end(last, held)
-                held = self._start(point)
+                    await self._end(last, loaded)
+                loaded = self._start(point)
             if point.pruned or point[:2] in marks.steps or point[:2] in marks.folds or point[:2] in marks.gaps:
-                held = None
+                loaded = None
             else:
-                held = await self._step(row, point, held)
+                loaded = await self._step(row, point, loaded)
             if point[:2] in starts:
-                self._bases[point[:2]] = held
+                self._bases[point[:2]] = loaded
             last = point
         if last is not None:
-            await self._end(last, held)
+            await self._end(last, loaded)
 
     def _start(self, point: StepRef) -> LoadedState | None:
-        """The state before the first step of a branch."""
+        """Return the state before the first step of a branch."""
         branch = self._check.branches.get(point.branch)
         if point.seq:
             return None
@@ -79,14 +79,14 @@ class LineDecoder:
         return None if branch is None else self._bases.get((branch.base_branch, branch.base_length - 1))
 
     async def _step(self, row: Row, point: StepRef, before: LoadedState | None) -> LoadedState | None:
-        """Decode what a step brings; its state, if that can be had."""
-        step = open_step(self._line, row, self._ground.max_bytes)
+        """Decode the values of a step. Returns its state, if that can be loaded."""
+        step = open_step(self._line, row, self._context.max_bytes)
         await self._decode(point, step)
         if before is not None:
             before = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*point[:2]), step.edit)))
         if point.tail:
             return before
-        (folds,) = await self._ground.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+        (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
         if not folds:
             return None  # rewritten meanwhile
         folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
@@ -104,45 +104,45 @@ class LineDecoder:
         return folded
 
     async def _same(self, before: LoadedState, folded: LoadedState) -> bool:
-        """Whether steps make a folded state."""
+        """Return whether steps result in a folded state."""
         _, root = await self._states.fold(self._line, before)
         if root == folded.root:
             return True
         # Another release may have folded in another way.
-        made, kept = [
+        computed, stored = [
             await self._states.resolved(self._line, await self._states.whole(self._line, each))
             for each in (before, folded)
         ]
-        return flatten(made) == flatten(kept)
+        return flatten(computed) == flatten(stored)
 
     async def _read(self, folded: LoadedState) -> bool:
-        """Decode a folded state that nothing else tells of: the steps before it are gone."""
+        """Decode a folded state that cannot be compared: the steps before it were removed."""
         packed = await self._states.whole(self._line, folded)
-        unpack_state(self._ground.codec, await self._states.resolved(self._line, packed))
+        unpack_state(self._context.codec, await self._states.resolved(self._line, packed))
         return True
 
-    async def _end(self, point: StepRef, held: LoadedState | None) -> None:
-        """Put the last state of a branch together, and so all since the last folded one."""
-        if held is None or not held.tail or await self._failure(held) is None:
+    async def _end(self, point: StepRef, loaded: LoadedState | None) -> None:
+        """Compute the last state of a branch, and so all since the last folded one."""
+        if loaded is None or not loaded.tail or await self._failure(loaded) is None:
             return
-        for length in range(1, len(held.tail) + 1):
-            error = await self._failure(replace(held, tail=held.tail[:length]))
+        for length in range(1, len(loaded.tail) + 1):
+            error = await self._failure(replace(loaded, tail=loaded.tail[:length]))
             if error is not None:
-                place = tuple(held.tail[length - 1][0])
+                place = tuple(loaded.tail[length - 1][0])
                 what = f"the state at branch {place[0]}, number {place[1]} cannot be put together: {error}"
                 self._add(point, what)
                 return
 
-    async def _failure(self, held: LoadedState) -> Exception | None:
-        """Why a state cannot be put together, if it cannot."""
+    async def _failure(self, loaded: LoadedState) -> Exception | None:
+        """Return why a state cannot be computed, if it cannot."""
         try:
-            await self._states.fold(self._line, held)
+            await self._states.fold(self._line, loaded)
         except _UNDECODABLE as error:
             return error
         return None
 
     async def _decode(self, point: StepRef, step: Step) -> None:
-        codec = self._ground.codec
+        codec = self._context.codec
         try:
             codec.unpack(step.header.metadata)
             for packed in _values(step.edit):
@@ -158,7 +158,7 @@ class LineDecoder:
 
 
 def _values(operation: Operation) -> Iterator[bytes]:
-    """The packed values that an operation brings."""
+    """Yield the packed values of an operation."""
     if isinstance(operation, Set):
         yield operation.value
     elif isinstance(operation, EditMap):

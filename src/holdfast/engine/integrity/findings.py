@@ -1,4 +1,4 @@
-"""What verifying finds, in a form that programs can act on."""
+"""The findings of a verification, for programs to act on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.backends.tables import Key
 
 
 class VerifyLevel(Enum):
-    """How deep to look. Each level does what the ones before it do."""
+    """How thorough a verification is. Each level includes the ones before it."""
 
     STRUCTURE = "structure"
-    """Rows without their bodies: everything is where it should be."""
+    """Rows without their bodies: all of them exist, and are consistent."""
     HASHES = "hashes"
-    """Every body opened, every hash recomputed, everything there that a state is made of."""
+    """Every body is opened, every hash recomputed, and all parts of every state exist."""
     DECODE = "decode"
-    """Every state put together and compared with its folded form, every value decoded."""
+    """Every state is computed and compared with its folded form, and every value decoded."""
 
     def __ge__(self, other: VerifyLevel) -> bool:
         order = list(VerifyLevel)
@@ -25,18 +25,18 @@ class VerifyLevel(Enum):
 
 
 class Severity(Enum):
-    """How grave a finding is."""
+    """How serious a finding is."""
 
     DAMAGE = "damage"
-    """Something is not what was saved, or not there."""
+    """Something is missing, or not what was saved."""
     REMAKEABLE = "remakeable"
-    """Rows that are made from the log are wrong; they can be made again."""
+    """Rows that are derived from the log are wrong; they can be rebuilt."""
     NOTICE = "notice"
     """Nothing is wrong with what was saved."""
 
 
 class FindingCode(StrEnum):
-    """What was found. `holdfast.maintenance.explain.findings` explains each."""
+    """The kind of a finding. `holdfast.maintenance.explain.findings` explains each."""
 
     MISSING_STEP = "missing-step"
     DAMAGED_STEP = "damaged-step"
@@ -101,7 +101,7 @@ _REMAKEABLE = frozenset({FindingCode.STALE_ROWS, FindingCode.STALE_WORDS})
 
 
 def weight_of(code: FindingCode) -> Severity:
-    """How grave what a code stands for is."""
+    """Return how serious findings of a code are."""
     if code in _NOTICES:
         return Severity.NOTICE
     return Severity.REMAKEABLE if code in _REMAKEABLE else Severity.DAMAGE
@@ -109,7 +109,7 @@ def weight_of(code: FindingCode) -> Severity:
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """Something that is not as it should be.
 
     `place` is the branch and number of the step that it is about, `checkpoint` that step's id, where they are known;
     `space` and `key` name the row, and `column` what in it is wrong. `affected` are ids of checkpoints that cannot be
@@ -130,28 +130,28 @@ class Finding:
 
     @property
     def weight(self) -> Severity:
-        """How grave it is."""
+        """Return how serious it is."""
         return weight_of(self.code)
 
     @property
     def same(self) -> tuple[Any, ...]:
-        """What makes it the same finding when it is met again."""
+        """Return what identifies the finding when it is found again."""
         return (self.code, self.thread, self.space, self.key, self.place, self.what)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        found: dict[str, Any] = {"code": self.code.value, "weight": self.weight.value, "what": self.what}
+        """Return the finding for JSON."""
+        plain: dict[str, Any] = {"code": self.code.value, "weight": self.weight.value, "what": self.what}
         named = {"tenant": self.tenant, "thread": self.thread, "checkpoint": self.checkpoint}
         named |= {"space": self.space, "column": self.column}
 
-        found |= {name: value for name, value in named.items() if value}
+        plain |= {name: value for name, value in named.items() if value}
         if self.place is not None:
-            found["branch"], found["step"] = self.place
+            plain["branch"], plain["step"] = self.place
         if self.key:
-            found["key"] = [part.hex() if isinstance(part, bytes) else part for part in self.key]
+            plain["key"] = [part.hex() if isinstance(part, bytes) else part for part in self.key]
         if self.affected_count:
-            found["affected"], found["affected_count"] = self.affected, self.affected_count
-        return found
+            plain["affected"], plain["affected_count"] = self.affected, self.affected_count
+        return plain
 
     def __str__(self) -> str:
         where = [f"thread {self.thread!r}"] if self.thread else []
@@ -159,8 +159,8 @@ class Finding:
             where.append(f"checkpoint {self.checkpoint}")
         if self.place is not None:
             where.append(f"branch {self.place[0]}, number {self.place[1]}")
-        told = f"{self.code.value}: {self.what}" + (f" ({', '.join(where)})" if where else "")
-        return told + (f"; {self.affected_count} checkpoints cannot be read" if self.affected_count else "")
+        text = f"{self.code.value}: {self.what}" + (f" ({', '.join(where)})" if where else "")
+        return text + (f"; {self.affected_count} checkpoints cannot be read" if self.affected_count else "")
 
 
 MOST_AFFECTED = 50

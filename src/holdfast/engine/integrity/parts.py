@@ -1,6 +1,6 @@
-"""Checking what states are made of besides steps: folded states, nodes, large values; and pending writes and names.
+"""Checks the parts of states besides steps: folded states, nodes, large values; and pending writes and names.
 
-Nodes are kept in mind by their ids alone.
+Of nodes only the ids are kept in memory.
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
 from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
-from holdfast.engine.protection import LEASE, PIN, is_about_step
-from holdfast.engine.row_format import context_of, open_fold, open_node
+from holdfast.engine.row_format import LEASE, PIN, context_of, is_about_step, open_fold, open_node
 from holdfast.errors import CorruptError, HoldfastError
 
 
 class PartCheck:
-    """Checks what belongs to steps."""
+    """Checks all that belongs to steps."""
 
     def __init__(self, check: LineCheck) -> None:
         self.check = check
         self._roots: dict[Where, ChildRef | None] = {}
         self._below: dict[NodeId, list[NodeId]] = {}
         self._bad_nodes: dict[NodeId, Finding] = {}
-        self._pointing: dict[NodeId, list[bytes]] = {}
-        """Nodes that hold pointers to large values, and these."""
+        self._pointers: dict[NodeId, list[bytes]] = {}
+        """Nodes with pointers to large values, and these."""
         self._objects: dict[bytes, int] = {}
-        """Large values that are whole, and their sizes."""
+        """Large values that are complete, and their sizes."""
 
     async def run(self) -> None:
-        """Look at all of it."""
-        await self._look_at_folds()
-        await self._look_at_nodes()
-        await self._look_at_objects()
-        await self._look_at_writes()
-        await self._look_at_events()
-        await self._look_at_refs()
+        """Check all of them."""
+        await self._check_folds()
+        await self._check_nodes()
+        await self._check_objects()
+        await self._check_writes()
+        await self._check_events()
+        await self._check_refs()
 
     # Folded states --------------------------------------------------------------------------------------------
 
-    async def _look_at_folds(self) -> None:
+    async def _check_folds(self) -> None:
         missing = dict(self.check.folded)
         async for row in self.check.rows(FOLDS, bodies=self.check.deep):
             branch, seq = int(row.key[2]), int(row.key[3])
@@ -70,13 +69,13 @@ class PartCheck:
             self.check.marks.folds.setdefault(place, []).append(finding)
 
     def _is_old(self, row: Row) -> bool:
-        """Whether a folded state is of a form that is not the line's."""
+        """Return whether a folded state is of another form than the line's."""
         return self.check.info is not None and row.columns[0] != self.check.info.form
 
     def _fold(self, row: Row, place: Where, commit: bytes) -> None:
         problem = ""
-        form, said = row.columns
-        if said != commit:
+        form, claim = row.columns
+        if claim != commit:
             problem = "a folded state is that of another checkpoint"
         elif self.check.info is not None and form != self.check.info.form:
             problem = f"a folded state has its nodes in set {int(form)}, and the thread in set {self.check.info.form}"
@@ -89,23 +88,23 @@ class PartCheck:
             finding = self.check.add(FindingCode.DAMAGED_FOLD, problem, space=FOLDS.name, key=row.key, place=place)
             self.check.marks.folds.setdefault(place, []).append(finding)
 
-    async def _look_at_nodes(self) -> None:
+    async def _check_nodes(self) -> None:
         others = 0
-        leased = await self._is_leased()  # a rewrite that ends meanwhile sweeps before it gives back its lease
+        was_leased = await self._is_leased()  # a rewrite that ends meanwhile removes them before it releases its lease
         async for row in self.check.rows(NODES, bodies=self.check.deep):
             self.check.found.nodes += 1
             if self.check.info is not None and row.key[2] != self.check.info.form:
-                others += 1  # of a rewrite that is under way, or came to nothing
+                others += 1  # of a rewrite that is in progress, or failed
             elif self.check.deep:
                 self._node(row)
-        if others and not leased and not await self._is_leased():
+        if others and not was_leased and not await self._is_leased():
             what = f"{others} nodes are of another set than the thread's"
             self.check.add(FindingCode.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
         if self.check.deep:
             self._reach()
 
     async def _is_leased(self) -> bool:
-        """Whether somebody is at work on the line."""
+        """Return whether another process works on the line."""
         try:
             (rows,) = await self.check.backend.read([Scan(REFS, (*self.check.line, LEASE), limit=1)])
         except UNREADABLE:
@@ -131,29 +130,29 @@ class PartCheck:
             if not isinstance(value, bytes):
                 below += [] if value.child is None else [value.child.id]
             elif is_pointer(value):
-                self._pointing.setdefault(id, []).append(value)
+                self._pointers.setdefault(id, []).append(value)
         self._below[id] = below
 
     def _reach(self) -> None:
-        """Whether every folded state has its nodes, and every node a folded state."""
-        known: set[NodeId] = set()
+        """Check that every folded state has its nodes, and every node a folded state."""
+        visited: set[NodeId] = set()
         bad = {id: [finding] for id, finding in self._bad_nodes.items()}
-        """Findings at or below a node, of those that have any."""
+        """The findings at or below a node, if there are any."""
         for place, root in self._roots.items():
             if root is not None:
-                found = self._spoilt(root.id, known, bad)
+                found = self._findings_below(root.id, visited, bad)
                 if found:
                     self.check.marks.folds.setdefault(place, []).extend(found)
-        self.check.needed.update(pointer for id in known for pointer in self._pointing.get(id, ()))
-        for id in self._bad_nodes.keys() - known:
+        self.check.needed.update(pointer for id in visited for pointer in self._pointers.get(id, ()))
+        for id in self._bad_nodes.keys() - visited:
             self._bad_nodes[id].what += "; no folded state needs it"
-        unused = len(self._below.keys() - known)
+        unused = len(self._below.keys() - visited)
         if unused:
             what = f"{unused} nodes are part of no folded state"
             self.check.add(FindingCode.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
 
-    def _spoilt(self, top: NodeId, known: set[NodeId], bad: dict[NodeId, list[Finding]]) -> list[Finding]:
-        """The findings at or below a node."""
+    def _findings_below(self, top: NodeId, visited: set[NodeId], bad: dict[NodeId, list[Finding]]) -> list[Finding]:
+        """Return the findings at or below a node."""
         todo = [(top, False)]
         while todo:
             id, done = todo.pop()
@@ -161,8 +160,8 @@ class PartCheck:
                 found = [each for below in self._below[id] for each in bad.get(below, ())]
                 if found:
                     bad[id] = _distinct([*found, *bad.get(id, ())])
-            elif id not in known:
-                known.add(id)
+            elif id not in visited:
+                visited.add(id)
                 if id in self._below:
                     todo.append((id, True))
                     todo += ((below, False) for below in self._below[id])
@@ -177,16 +176,16 @@ class PartCheck:
 
     # Large values ---------------------------------------------------------------------------------------------
 
-    async def _look_at_objects(self) -> None:
-        whole = _Whole(b"")
+    async def _check_objects(self) -> None:
+        value = _LargeValue(b"")
         async for row in self.check.rows(OBJECTS, bodies=self.check.deep):
             self.check.found.objects += 1
             digest, piece = bytes(row.key[2]), int(row.key[3])  # type: ignore[arg-type]
-            if digest != whole.digest:
-                self._object(whole)
-                whole = _Whole(digest)
+            if digest != value.digest:
+                self._object(value)
+                value = _LargeValue(digest)
             if not self.check.deep:
-                whole.pieces += 1
+                value.pieces += 1
             else:
                 try:
                     record = unwrap(
@@ -196,10 +195,10 @@ class PartCheck:
                     what = f"a piece of a large value is damaged: {error.what}"
                     finding = self.check.add(FindingCode.DAMAGED_OBJECT, what, space=OBJECTS.name, key=row.key)
                     self.check.marks.objects.setdefault(digest, []).append(finding)
-                    whole.damaged = True
+                    value.damaged = True
                 else:
-                    whole.take(piece, record.content)
-        self._object(whole)
+                    value.take(piece, record.content)
+        self._object(value)
         if not self.check.deep:
             return
         used: set[bytes] = set()
@@ -220,56 +219,56 @@ class PartCheck:
             self.check.add(FindingCode.ORPHAN, what, space=OBJECTS.name, key=tuple(self.check.line))
 
     def _spoil_values(self) -> None:
-        """Folded states that have a large value in them which is not there."""
+        """Record folded states with a large value that is missing."""
         lost = self.check.marks.objects
         bad = {
             id: [finding for pointer in there for finding in lost.get(parse_pointer(pointer).digest, ())]
-            for id, there in self._pointing.items()
+            for id, there in self._pointers.items()
             if any(parse_pointer(pointer).digest in lost for pointer in there)
         }
-        known: set[NodeId] = set()
+        visited: set[NodeId] = set()
         for place, root in self._roots.items() if bad else ():
-            found = self._spoilt(root.id, known, bad) if root is not None else []
+            found = self._findings_below(root.id, visited, bad) if root is not None else []
             if found:
                 self.check.marks.values.setdefault(place, []).extend(found)
 
-    def _object(self, whole: _Whole) -> None:
-        if not whole.digest or whole.damaged:
+    def _object(self, value: _LargeValue) -> None:
+        if not value.digest or value.damaged:
             return
         if not self.check.deep:
             return
-        if whole.sha.digest() == whole.digest:
-            self._objects[whole.digest] = whole.size
-        elif whole.in_order and not whole.size % PIECE and whole.size:
-            return  # perhaps only its end is missing, which is told where it is needed
-        elif whole.in_order:
+        if value.sha.digest() == value.digest:
+            self._objects[value.digest] = value.size
+        elif value.in_order and not value.size % PIECE and value.size:
+            return  # perhaps only its end is missing, which is reported where it is needed
+        elif value.in_order:
             what = "the pieces of a large value do not make up what they are named for"
-            key = (*self.check.line, whole.digest)
+            key = (*self.check.line, value.digest)
             finding = self.check.add(FindingCode.DAMAGED_OBJECT, what, space=OBJECTS.name, key=key)
-            self.check.marks.objects.setdefault(whole.digest, []).append(finding)
+            self.check.marks.objects.setdefault(value.digest, []).append(finding)
 
     # Pending writes, names ------------------------------------------------------------------------------------
 
-    async def _look_at_writes(self) -> None:
+    async def _check_writes(self) -> None:
         async for row in self.check.rows(WRITES, bodies=self.check.deep):
             self.check.found.writes += 1
             if self.check.deep:
                 self._envelope(WRITES, row, FindingCode.DAMAGED_WRITE)
 
-    async def _look_at_events(self) -> None:
+    async def _check_events(self) -> None:
         async for row in self.check.rows(EVENTS, bodies=self.check.deep):
             if row.body:  # most have no details
                 self._envelope(EVENTS, row, FindingCode.DAMAGED_EVENT)
 
     def _envelope(self, space: Table, row: Row, damaged: FindingCode) -> None:
-        """What is in a row, by the id of the step that it goes with."""
+        """Check the envelope of a row that belongs to a step by its id."""
         try:
             unwrap(row.body, RecordContext(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
         except HoldfastError as error:
             code = damaged if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
 
-    async def _look_at_refs(self) -> None:
+    async def _check_refs(self) -> None:
         some: list[Row] = []
         async for row in self.check.rows(REFS):
             if is_about_step(row):
@@ -286,7 +285,7 @@ class PartCheck:
         try:
             found = await self.check.backend.read(scans) if scans else []
         except UNREADABLE:
-            return  # told already, as rows that cannot be read
+            return  # reported already, as rows that cannot be read
         for ref, steps in zip(refs, found, strict=True):
             id = str(ref.columns[0])
             if not steps:
@@ -295,13 +294,13 @@ class PartCheck:
                 self._dangling(ref, f"is said to be of another checkpoint than {id}, to which it points")
 
     def _dangling(self, ref: Row, what: str) -> None:
-        told = f"the {ref.key[2]!s} {ref.key[3]!r} {what}"
+        text = f"the {ref.key[2]!s} {ref.key[3]!r} {what}"
         id = str(ref.columns[0])
-        self.check.add(FindingCode.DANGLING_REF, told, checkpoint=id, space=REFS.name, key=ref.key)
+        self.check.add(FindingCode.DANGLING_REF, text, checkpoint=id, space=REFS.name, key=ref.key)
 
 
-class _Whole:
-    """A large value, as its pieces come."""
+class _LargeValue:
+    """A large value whose pieces are read."""
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
@@ -319,5 +318,5 @@ class _Whole:
 
 
 def _distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """Each once; two that say the same are two."""
+    """Return each finding once; two with the same text are two."""
     return list({id(each): each for each in findings}.values())

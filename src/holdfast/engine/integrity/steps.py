@@ -1,6 +1,6 @@
-"""Checking steps, branches and the line itself: what is where, and whether every hash is what it should be.
+"""Checks steps, branches and the line itself: their positions, and every hash.
 
-Steps are read in the order of their keys, each once, and little is kept of them: of a step its parent's row suffices.
+Steps are read in the order of their keys, each once, and little of them is kept: of a step its parent's row suffices.
 What no hash covers is compared with what one does cover.
 """
 
@@ -21,7 +21,7 @@ from holdfast.engine.row_format import Branch, StepRef, context_of, info_of, rea
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
-"""What a stub has for revision, kind and tail."""
+"""The revision, kind and tail of a stub."""
 
 
 class StepCheck:
@@ -32,24 +32,24 @@ class StepCheck:
         self._bases: dict[Where, StepRef | None] = {}
         """The steps that branches start from."""
         self._merged: list[tuple[StepRef, Where, bytes]] = []
-        """Merges, the place of a further parent, and the hash that it must have."""
+        """Merges, the position of a further parent, and the hash that it must have."""
         self._digest = 0
-        """Of all steps, in whatever order."""
-        self._told: tuple[str, bytes] | None = None
-        """Metadata as people read it, and as it is, where both say the same."""
+        """A digest of all steps, in any order."""
+        self._last_metadata: tuple[str, bytes] | None = None
+        """The last readable metadata and packed metadata that match."""
 
     async def run(self) -> None:
-        """Look at all of them."""
-        await self._look_at_line()
-        await self._look_at_branches()
-        await self._look_at_steps()
-        await self._look_at_merges()
-        await self._look_at_ids()
+        """Check all of them."""
+        await self._check_line()
+        await self._check_branches()
+        await self._check_steps()
+        await self._check_merges()
+        await self._check_ids()
         self._compare()
 
     # The line and its branches --------------------------------------------------------------------------------
 
-    async def _look_at_line(self) -> None:
+    async def _check_line(self) -> None:
         try:
             (found,) = await self.check.backend.read([Get(LINES, [tuple(self.check.line)])])
         except UNREADABLE as error:
@@ -57,7 +57,7 @@ class StepCheck:
             return
         self.check.info = info_of(found[0]) if found else None
 
-    async def _look_at_branches(self) -> None:
+    async def _check_branches(self) -> None:
         names: dict[str, int] = {}
         async for row in self.check.rows(BRANCHES):
             branch = Branch.of(row)
@@ -78,7 +78,7 @@ class StepCheck:
 
     # Steps ----------------------------------------------------------------------------------------------------
 
-    async def _look_at_steps(self) -> None:
+    async def _check_steps(self) -> None:
         before: StepRef | None = None
         async for row in self.check.rows(STEPS, bodies=self.check.deep):
             point = StepRef.of(row)
@@ -99,7 +99,7 @@ class StepCheck:
             before = point
 
     def _base(self, point: StepRef) -> StepRef | None:
-        """The step that the first one of a branch follows."""
+        """Return the step that the first one of a branch follows."""
         branch = self.check.branches.get(point.branch)
         return None if branch is None else self._bases[branch.base_branch, branch.base_length - 1]
 
@@ -125,15 +125,15 @@ class StepCheck:
         self.check.marks.gaps.setdefault(stop, []).append(finding)
 
     def _step(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
-        # Pruning keeps count of what is left where branches end, and leaves the other counts as they were.
-        known = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
-        if point.size < (0 if known is None else known.size) + (0 if point.pruned else len(row.body)):
+        # Pruning updates the sizes at the ends of branches, and leaves the other ones as they were.
+        previous = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
+        if point.size < (0 if previous is None else previous.size) + (0 if point.pruned else len(row.body)):
             self.check.add(FindingCode.WRONG_SIZE, f"its size is said to be {point.size}, which is too little", point)
         if parent is not None:
             if point.depth != parent.depth + 1:
                 self._wrong(point, "depth", point.depth, parent.depth + 1)
             if point.time < parent.time:
-                # Of a pruned step, no hash covers the time.
+                # No hash covers the time of a pruned step.
                 wrong, other = (
                     (parent, f"at most {point.time}") if parent.pruned else (point, f"at least {parent.time}")
                 )
@@ -142,7 +142,7 @@ class StepCheck:
             self._wrong(point, "depth", point.depth, 0)
         if point.pruned:
             self.check.stubs += 1
-            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._says_merged(point):
+            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._check_stub(point):
                 self.check.spoil(
                     self.check.add(FindingCode.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
                 )
@@ -158,8 +158,8 @@ class StepCheck:
         if self.check.deep:
             self._open(row, point, parent)
 
-    def _says_merged(self, stub: StepRef) -> bool:
-        """Whether a stub says what it merged, or nothing; what it says is looked at with the other merges."""
+    def _check_stub(self, stub: StepRef) -> bool:
+        """Return whether a stub says what it merged, or nothing; the parents are checked with the other merges."""
         try:
             merged = stub.merged
         except CorruptError:
@@ -191,14 +191,14 @@ class StepCheck:
             )
             return
         for column in ("id", "time", "kind"):
-            said, is_so = getattr(point, column), getattr(header, column)
-            if said != is_so:
-                self._wrong(point, column, said, repr(is_so))
-        told = (point.metadata, header.metadata)
-        if told == self._told:
-            pass  # most steps say the same as the one before them
-        elif self._is_told(*told):
-            self._told = told
+            claim, actual = getattr(point, column), getattr(header, column)
+            if claim != actual:
+                self._wrong(point, column, claim, repr(actual))
+        metadata = (point.metadata, header.metadata)
+        if metadata == self._last_metadata:
+            pass  # most steps have the same as the one before them
+        elif self._text_matches(*metadata):
+            self._last_metadata = metadata
         else:
             what = "its metadata, as people read it, is not its metadata"
             self.check.add(FindingCode.WRONG_COLUMN, what, point, column="metadata")
@@ -207,8 +207,8 @@ class StepCheck:
         self._merged += ((point, other[:2], other.commit) for other in header.parents[1:])
 
     def _follows(self, point: StepRef, step: Step, parent: StepRef | None) -> None:
-        """Whether a step stands where it says."""
-        said = step.header.parents[0] if step.header.parents else None
+        """Check that a step is at the position that its parents imply."""
+        claim = step.header.parents[0] if step.header.parents else None
         if point.seq:
             place: Where | None = (point.branch, point.seq - 1)
         else:
@@ -216,8 +216,8 @@ class StepCheck:
             if branch is None and point.branch:
                 return  # nothing says where it should start
             place = (branch.base_branch, branch.base_length - 1) if branch is not None and branch.base_length else None
-        if place != (None if said is None else said[:2]):
-            found = "the start" if said is None else f"branch {said.branch}, number {said.seq}"
+        if place != (None if claim is None else claim[:2]):
+            found = "the start" if claim is None else f"branch {claim.branch}, number {claim.seq}"
             if not point.seq and point.branch:
                 what = (
                     f"branch {point.branch} starts after {found}, as its first checkpoint says, and not after {place}"
@@ -227,29 +227,29 @@ class StepCheck:
             else:
                 what = f"it follows {found}, and does not stand there"
                 self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
-        elif said is not None and parent is not None and parent.hash != said.commit:
-            what = f"it follows {said.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
+        elif claim is not None and parent is not None and parent.hash != claim.commit:
+            what = f"it follows {claim.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
             self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
 
-    def _is_told(self, text: str, packed: bytes) -> bool:
-        """Whether metadata as text says what the metadata says."""
+    def _text_matches(self, text: str, packed: bytes) -> bool:
+        """Return whether metadata as text matches the metadata."""
         try:
             value = self.check.codec.unpack(packed)
             expected = readable(self.check.codec, value) if isinstance(value, dict) else text
         except HoldfastError:
-            return True  # it says so when it is decoded
+            return True  # reported when it is decoded
         if text == expected:
             return True
         try:
-            said, is_so = json.loads(text), json.loads(expected)
+            claim, actual = json.loads(text), json.loads(expected)
         except ValueError:
             return False
-        # Of classes that are not loaded here, people may have read more than can be told here.
+        # Of classes that are not loaded here, the text may have more than can be computed here.
         plain = _is_plain(value)
-        return said == is_so if plain else isinstance(said, dict) and said.keys() == is_so.keys()
+        return claim == actual if plain else isinstance(claim, dict) and claim.keys() == actual.keys()
 
-    async def _look_at_merges(self) -> None:
-        """Further parents. One that is gone was deleted with its branch; and that branch's number may be used again."""
+    async def _check_merges(self) -> None:
+        """Check further parents. A missing one was deleted with its branch, whose number may be used again."""
         for start in range(0, len(self._merged), TOGETHER):
             some = self._merged[start : start + TOGETHER]
             scans = [
@@ -259,17 +259,17 @@ class StepCheck:
             try:
                 found = await self.check.backend.read(scans)
             except UNREADABLE:
-                continue  # told already, as rows that cannot be read
+                continue  # reported already, as rows that cannot be read
             for (point, place, commit), steps in zip(some, found, strict=True):
                 there = StepRef.of(steps[0]) if steps else None
                 if there is not None and there.hash != commit and there.time <= point.time:
                     what = f"it merges {commit.hex()[:16]}…, and at {place} is {there.hash.hex()[:16]}…"
                     self.check.add(FindingCode.PARENT_MISMATCH, what, point)
 
-    async def _look_at_ids(self) -> None:
-        """The steps by id: the same ones, and of each id its revisions in the order of their branches."""
+    async def _check_ids(self) -> None:
+        """Check the steps by id: the same ones, and of each id its revisions in the order of their branches."""
         if self.check.holes:
-            return  # what cannot be read by place cannot be read by id either
+            return  # what cannot be read by position cannot be read by id either
         try:
             await self._compare_ids()
         except UNREADABLE as error:
@@ -280,10 +280,10 @@ class StepCheck:
         last: StepRef | None = None
         gaps: list[StepRef] = []
         async for row in rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
-            self.check.looked_at()
+            self.check.count_row()
             point = StepRef.of(row)
             if point.seq >= self.check.lengths.get(point.branch, 0):
-                continue  # it came since
+                continue  # it is newer
             count, digest = count + 1, digest + _digest(row)
             if point.pruned:
                 continue
@@ -305,7 +305,7 @@ class StepCheck:
                 self.check.add(FindingCode.REVISION_GAP, what, point)
 
     def _may_be_pruned(self) -> bool:
-        """Whether something shows that checkpoints may have gone."""
+        """Return whether checkpoints may have been pruned."""
         if (
             self.check.stubs
             or not self.check.lengths.get(0)
@@ -356,7 +356,7 @@ def _digest(row: Row) -> int:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value is of JSON's own types throughout."""
+    """Return whether a value consists of JSON's own types."""
     if isinstance(value, dict):
         return all(type(key) is str and _is_plain(each) for key, each in value.items())
     if isinstance(value, list):

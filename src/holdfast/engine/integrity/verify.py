@@ -1,7 +1,7 @@
-"""Verifying a line, as deep as is wanted, while others may write to it.
+"""Verifying a line, at a level, while others may write to it.
 
-Rows are read page by page, and so at different moments. Whatever was found in a line that changed meanwhile is looked
-for again: what is only under way is not there the next time, and what is damaged still is.
+Rows are read page by page, and so at different moments. Findings in a line that changed meanwhile are checked again:
+what was only in progress is gone the next time, and damage is not.
 """
 
 from __future__ import annotations
@@ -20,59 +20,61 @@ from holdfast.engine.integrity.steps import StepCheck
 from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
 
-_LOOKS = 4
-"""How often a line that keeps changing is looked at before what was found each time is taken for true."""
+_ATTEMPTS = 4
+"""How often a line that keeps changing is checked before repeated findings count as true."""
 
 
-async def verify(ground: EngineContext, line: Line, level: VerifyLevel = VerifyLevel.HASHES) -> LineReport:
-    """See whether a line is sound.
+async def verify(context: EngineContext, line: Line, level: VerifyLevel = VerifyLevel.HASHES) -> LineReport:
+    """Check a line.
 
-    Every step must have the hash that its content gives, follow the steps that it says it does, and have a state: steps
-    back to a folded one, and every node and large value that the state needs.
+    Every step must have the hash of its content, follow the steps that it names, and have a state: steps back to a
+    folded one, and every node and large value that the state needs.
     """
-    return (await look(ground, line, level)).found
+    return (await look(context, line, level)).found
 
 
 async def look(
-    ground: EngineContext,
+    context: EngineContext,
     line: Line,
     level: VerifyLevel = VerifyLevel.HASHES,
     tell: Callable[[int], None] | None = None,
 ) -> LineCheck:
-    """The same, with all that was learned on the way. `tell` is told now and then how many rows were looked at."""
-    lasting: set[tuple[object, ...]] | None = None
-    looks = 0
+    """Check a line, and return all that was collected. `tell` is called with the number of rows read so far."""
+    repeated: set[tuple[object, ...]] | None = None
+    attempts = 0
     while True:
-        looks += 1
-        before = await _outline(ground.backend, line)
-        check = await _look(ground, line, level, tell)
-        after = await _outline(ground.backend, line)
+        attempts += 1
+        before = await _outline(context.backend, line)
+        check = await _check(context, line, level, tell)
+        after = await _outline(context.backend, line)
         findings = check.found.findings
-        if lasting is not None:
-            findings[:] = [each for each in findings if each.same in lasting]
+        if repeated is not None:
+            findings[:] = [each for each in findings if each.same in repeated]
         if after is not None and not any(after):
             findings.clear()  # deleted meanwhile
         elif before != after:
-            # What nothing needs may be what a writer is about to need.
+            # An unused row may be one that a writer is about to use.
             findings[:] = [each for each in findings if each.code not in (FindingCode.ORPHAN, FindingCode.STRAY_FOLD)]
-        if not findings or before == after or looks == _LOOKS:
+        if not findings or before == after or attempts == _ATTEMPTS:
             return check
-        lasting = {each.same for each in findings}
+        repeated = {each.same for each in findings}
 
 
-async def _look(ground: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None) -> LineCheck:
-    check = LineCheck(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
+async def _check(
+    context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None
+) -> LineCheck:
+    check = LineCheck(context.backend, line, level, context.max_bytes, context.codec, tell)
     await StepCheck(check).run()
     await PartCheck(check).run()
     if level >= VerifyLevel.DECODE:
-        await LineDecoder(ground, check).run()
+        await LineDecoder(context, check).run()
     if check.marks:
-        await _tell_affected(check)
+        await _record_affected(check)
     return check
 
 
 async def _outline(backend: Backend, line: Line) -> list[list[Row]] | None:
-    """A line in a few rows: itself, and where its branches end. None where that cannot be read."""
+    """Return an outline of a line: its row, and where its branches end. None if it cannot be read."""
     try:
         lines, branches = await backend.read([Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line))])
         numbers = [0, *(Branch.of(row).branch for row in branches)]
@@ -84,8 +86,8 @@ async def _outline(backend: Backend, line: Line) -> list[list[Row]] | None:
     return [lines, branches, *heads]
 
 
-async def _tell_affected(check: LineCheck) -> None:
-    """Say of each finding which checkpoints cannot be read because of it."""
+async def _record_affected(check: LineCheck) -> None:
+    """Record for each finding which checkpoints cannot be read because of it."""
     marks, bases = check.marks, {(each.base_branch, each.base_length - 1) for each in check.branches.values()}
     states: dict[Where, list[Finding]] = {}
     holes: list[UnreadableRange] = []
@@ -104,8 +106,8 @@ async def _tell_affected(check: LineCheck) -> None:
             continue
         why, state = affected_by(marks, point, before)
         if bodies and point[:2] not in marks.steps:
-            lacking = list(needs(open_step(check.line, row, check.max_bytes), marks))
-            why, state = [*why, *lacking], [*state, *(lacking if point.tail else ())]
+            missing = list(needs(open_step(check.line, row, check.max_bytes), marks))
+            why, state = [*why, *missing], [*state, *(missing if point.tail else ())]
         for finding in {id(each): each for each in why}.values():
             finding.affected_count += 1
             if len(finding.affected) < MOST_AFFECTED:
@@ -116,7 +118,7 @@ async def _tell_affected(check: LineCheck) -> None:
 
 
 def raise_problems(line: Line, found: LineReport, at: str) -> None:
-    """`CorruptError`, if something is wrong."""
+    """Raise `CorruptError` if there is damage."""
     problems = [each for each in found.findings if each.weight is Severity.DAMAGE]
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""

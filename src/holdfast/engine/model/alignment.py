@@ -1,4 +1,4 @@
-"""What became of the items of a list, or of the words of a text: kept, changed, added, removed.
+"""The alignment of two lists, or of the words of two texts: which items are unchanged, changed, added, removed.
 
 Items that occur once on either side anchor the alignment; short stretches between anchors are compared more closely.
 """
@@ -16,16 +16,16 @@ from holdfast.codec.json_codec import is_mark
 from holdfast.engine.model import sequences
 
 _CLOSELY = 20_000
-"""How many pairs of items a stretch has at most to be compared one by one."""
+"""The largest number of pairs of items of a stretch that is compared one by one."""
 
 _PAIRS = 2_500
-"""The same for looking how like two items are, which takes longer."""
+"""The largest number of pairs whose similarity is computed, which takes longer."""
 
-_ALIKE = 0.5
-"""From here on an item is taken for a changed form of another."""
+_SIMILAR = 0.5
+"""The least similarity of an item to one that it is a changed form of."""
 
 _TEXT, _SHORT = 2_000, 200
-"""So much of a text is looked at to see how like another it is; and up to here, by its characters and not its words."""
+"""How many characters of a text are compared for similarity; and up to how many, by characters and not by words."""
 
 
 class AlignmentGap(NamedTuple):
@@ -38,7 +38,7 @@ class AlignmentGap(NamedTuple):
 
 
 def gaps(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[AlignmentGap]:
-    """Where two sequences differ."""
+    """Yield where two sequences differ."""
     start = at = 0
     for run in sequences.alignment(old, new):
         if run.start > start or run.at > at:
@@ -61,14 +61,15 @@ def _closer(old: Sequence[bytes], new: Sequence[bytes], gap: AlignmentGap) -> It
 
 
 def pairs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int | None, int | None]]:
-    """Which of the new items, as JSON, is a changed form of which old one, in the order of both.
+    """Return which of the new items, as JSON, is a changed form of which old one, in the order of both.
 
-    None: the item has no counterpart. Items with ids, as messages have them, go by those; others by how like they are.
+    None: the item has no counterpart. Items with ids, as messages have them, are matched by those; others by
+    similarity.
     """
-    found = _by_likeness(old, new) if len(old) * len(new) <= _PAIRS else _by_id(old, new)
+    result = _by_similarity(old, new) if len(old) * len(new) <= _PAIRS else _by_id(old, new)
     done: list[tuple[int | None, int | None]] = []
     i = j = 0
-    for a, b in [*found, (len(old), len(new))]:
+    for a, b in [*result, (len(old), len(new))]:
         if a - i == b - j:
             done += _in_place(old, new, i, j, a - i)
         else:
@@ -83,7 +84,7 @@ def pairs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int | None, int 
 def _in_place(
     old: Sequence[Any], new: Sequence[Any], i: int, j: int, count: int
 ) -> Iterator[tuple[int | None, int | None]]:
-    """As many items went as came: each took the place of another, unless their ids say that they are two."""
+    """Yield pairs of as many removed as added items: each replaced another, unless their ids differ."""
     for k in range(count):
         one, other = identity(old[i + k]), identity(new[j + k])
         if one == other or None in (one, other):
@@ -100,34 +101,34 @@ def _by_id(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
     return [(run.start + i, run.at + i) for run in runs for i in range(run.length)]
 
 
-def _by_likeness(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
-    """The pairs, ascending on both sides, that are most like each other altogether."""
+def _by_similarity(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return the pairs, ascending on both sides, with the greatest total similarity."""
     bags: _Bags = {}
-    scores = [[likeness(one, other, bags) for other in new] for one in old]
+    scores = [[similarity(one, other, bags) for other in new] for one in old]
     best = [[0.0] * (len(new) + 1) for _ in range(len(old) + 1)]
     for i in range(len(old) - 1, -1, -1):
         for j in range(len(new) - 1, -1, -1):
-            paired = best[i + 1][j + 1] + scores[i][j] if scores[i][j] >= _ALIKE else 0.0
+            paired = best[i + 1][j + 1] + scores[i][j] if scores[i][j] >= _SIMILAR else 0.0
             best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
-    found = []
+    result = []
     i = j = 0
     while i < len(old) and j < len(new):
-        if scores[i][j] >= _ALIKE and best[i][j] == best[i + 1][j + 1] + scores[i][j]:
-            found.append((i, j))
+        if scores[i][j] >= _SIMILAR and best[i][j] == best[i + 1][j + 1] + scores[i][j]:
+            result.append((i, j))
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:
             i += 1
         else:
             j += 1
-    return found
+    return result
 
 
 _Bags: TypeAlias = dict[str, Counter[str]]
-"""The words of texts, so that each is taken apart once however many it is compared with."""
+"""The words of texts, so that each is split once however many it is compared with."""
 
 
-def likeness(one: Any, other: Any, bags: _Bags) -> float:
-    """How like two values in JSON form are, from 0 to 1."""
+def similarity(one: Any, other: Any, bags: _Bags) -> float:
+    """Return the similarity of two values in JSON form, from 0 to 1."""
     if identity(one) != identity(other):
         return 0.0
     if identity(one) is not None:
@@ -166,14 +167,14 @@ def _entry(one: dict[str, Any], other: dict[str, Any], name: str, bags: _Bags) -
 
 
 def identity(tree: Any) -> str | None:
-    """The id that an item has, if it has one."""
+    """Return the id of an item, if it has one."""
     fields = fields_of(tree)
     id = fields.get("id") if type(fields) is dict else None
     return f"id {id!r}" if type(id) in (str, int) else None
 
 
 def fields_of(tree: Any) -> Any:
-    """What a value in JSON form holds: of an object of a class, its fields."""
+    """Return the content of a value in JSON form: of an object of a class, its fields."""
     if type(tree) is not dict or not is_mark(tree):
         return tree
     ((mark, content),) = tree.items()

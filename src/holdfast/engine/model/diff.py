@@ -11,22 +11,22 @@ from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, Edit
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 
 _SHORT = 64
-"""A value of so few bytes is replaced whole: describing an edit would take as many."""
+"""A value of so few bytes is replaced as a whole: an edit would take as many."""
 
 _SHORT_LIST = 512
-"""A list of so few bytes is replaced whole: finding out what changed in it would take longer than writing it."""
+"""A list of so few bytes is replaced as a whole: finding what changed would take longer than writing it."""
 
 _LONG_TEXT = 256
-"""A string of fewer bytes is replaced whole."""
+"""A string of fewer bytes is replaced as a whole."""
 
 _MANY_LINES = 2048
-"""Where so many bytes in the middle of a text differ, it is compared line by line."""
+"""Where this many bytes in the middle of a text differ, it is compared line by line."""
 
 _PART = 6
 """About how many bytes a part of an edit takes besides its payload."""
 
 NOTHING = EditMap()
-"""The edit of a list or dict that turns out to be the same."""
+"""The edit of a list or dict that is unchanged."""
 
 ListParts = list["KeepRun | ChangeItem | tuple[bytes, ...]"]
 
@@ -36,10 +36,8 @@ MAX_EDITS = 10
 
 
 def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
-    """The operation that turns `old` into `new`, or None if they are the same value.
-
-    `depth` says how many edits it will stand in.
-    """
+    """Return the operation that turns `old` into `new`, or None if they are the same value. `depth` is how many edits
+    it will be nested in."""
     if isinstance(new, bytes):
         if new == old or (isinstance(old, bytes) and is_pointer(old) and old == pointer_to(new).encode()):
             return None
@@ -59,7 +57,7 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
 
 
 def _is_small(edit: Operation, new: Packed) -> bool:
-    """Whether an edit leaves so much as it is that it need not be weighed: at least half of the parts."""
+    """Return whether an edit leaves at least half of the parts unchanged: its size need not be compared."""
     if isinstance(edit, EditMap) and isinstance(new, dict):
         return 2 * len(edit.put) <= len(new)
     if isinstance(edit, EditList) and isinstance(new, list):
@@ -68,7 +66,7 @@ def _is_small(edit: Operation, new: Packed) -> bool:
 
 
 def _is_same(old: list[bytes] | PackedMap, short: bytes) -> bool:
-    """Whether a value that was taken apart is that short one."""
+    """Return whether a split value equals that short one."""
     if isinstance(old, list):
         return as_items(short) == old
     entries = as_map(short)
@@ -76,7 +74,7 @@ def _is_same(old: list[bytes] | PackedMap, short: bytes) -> bool:
 
 
 def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
-    """The same for two dicts, or two states; an empty edit if they are the same."""
+    """Return the edit that turns one dict, or state, into the other; an empty edit if they are the same."""
     removed = tuple(key for key in old if key not in new)
     put: list[tuple[bytes, Operation]] = []
     for key, value in new.items():
@@ -90,7 +88,7 @@ def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
 
 
 def _edit(old: Packed, new: Packed, depth: int) -> Operation | None:
-    """The edit of a part of the value, where both are of a kind that has parts."""
+    """Return the edit of a part of the value, where both are of a kind that has parts."""
     old_items, new_items = as_items(old), as_items(new)
     if old_items is not None and new_items is not None:
         return diff_lists(old_items, new_items, depth)
@@ -108,7 +106,7 @@ def _edit(old: Packed, new: Packed, depth: int) -> Operation | None:
 
 
 def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
-    """The keys that must go to the end, in order, to bring the edited dict into the new one's order."""
+    """Return the keys that must move to the end, in order, to bring the edited dict into the new one's order."""
     order = list(new)
     if order == old:
         return ()
@@ -128,7 +126,7 @@ def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
 
 
 def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList | EditMap:
-    """The edit that turns one list into the other, `NOTHING` if they are the same."""
+    """Return the edit that turns one list into the other, `NOTHING` if they are the same."""
     start = sequences.common_prefix(old, new)
     if start == len(old):
         if start == len(new):
@@ -142,7 +140,7 @@ def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList |
             return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
     parts: ListParts = [KeepRun(0, start)] if start else []
     done = start
-    reached = start  # where in the old list the last kept run ended
+    reached = start  # where in the old list the last run ended
     for run in sequences.copies(old[start:old_end], new[start:new_end]):
         at = start + run.at
         _add_new(parts, old[reached : start + run.start], new[done:at], reached, depth)
@@ -155,7 +153,7 @@ def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList |
 
 
 def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditList | EditMap:
-    """The same edit, with the values for what stood as pointers only to be compared."""
+    """Return the edit with values in place of pointers that were only used to compare."""
     if not isinstance(edit, EditList):
         return edit
     parts: ListParts = []
@@ -165,7 +163,7 @@ def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditLi
 
 
 def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int, depth: int) -> None:
-    """Add items that are not in the old list; where as many went as came, see whether they were only changed."""
+    """Add items that are not in the old list, or changes of as many that were removed."""
     if not fresh:
         return
     if len(gone) != len(fresh):
@@ -180,7 +178,7 @@ def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], in
 
 
 def joined(parts: ListParts) -> tuple[KeepRun | ChangeItem | tuple[bytes, ...], ...]:
-    """The same parts, neighbours that continue each other made one."""
+    """Return the parts, with adjacent runs joined."""
     joined: ListParts = []
     for part in parts:
         last = joined[-1] if joined else None

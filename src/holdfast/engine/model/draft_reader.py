@@ -17,19 +17,19 @@ _NOWHERE = WrittenBy(0, 0)
 
 
 def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | None]:
-    """The value at a path of packed keys; None if there is none."""
-    found: Draft | None = value
+    """Return the value at a path of packed keys; None if there is none."""
+    result: Draft | None = value
     for key in path:
-        state = None if found is None else as_dict(found, _NOWHERE)
+        state = None if result is None else as_dict(result, _NOWHERE)
         if state is None:
             return None
         written = yield from one(ws, state, key)
-        found = None if written is None else written[0]
-    return found
+        result = None if written is None else written[0]
+    return result
 
 
 def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, WrittenBy] | None]:
-    """The value under a packed key, and the step that wrote it last; None if there is none."""
+    """Return the value of a packed key, and the step that wrote it last; None if there is none."""
     if key in state.changes:
         change = state.changes[key]
         return None if change is None else (change.value, change.origin)
@@ -38,12 +38,12 @@ def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, Writt
 
 
 def is_dict(value: Draft) -> bool:
-    """Whether a value is a dict, without reading it."""
+    """Return whether a value is a dict, without reading it."""
     return msgpack.is_map(value) if isinstance(value, bytes) else isinstance(value, MapRoot | MapDraft)
 
 
 def keys(ws: Workspace, value: Draft) -> Rounds[list[bytes] | None]:
-    """The packed keys of a dict, in its order; None if it is no dict. Of a dict in nodes, all leaves are read."""
+    """Return the packed keys of a dict, in its order; None if it is not a dict. All leaves are read."""
     state = as_dict(value, _NOWHERE)
     if state is None:
         return None
@@ -58,7 +58,7 @@ def keys(ws: Workspace, value: Draft) -> Rounds[list[bytes] | None]:
 
 
 def length(value: Draft) -> int | None:
-    """How many items a list has, without reading them; None if it is no list."""
+    """Return how many items a list has, without reading them; None if it is not a list."""
     items = as_list(value, _NOWHERE)
     if items is None:
         return None
@@ -66,24 +66,24 @@ def length(value: Draft) -> int | None:
 
 
 def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[bytes]]:
-    """A run of a list's packed items."""
+    """Return a run of a list's packed items."""
     return [item.value for item in (yield from written_items(ws, value, _NOWHERE, start, stop))]
 
 
 def written_items(ws: Workspace, value: Draft, origin: WrittenBy, start: int, stop: int) -> Rounds[list[ListItem]]:
-    """The same, with the step that wrote each: for a list that was written as a whole, the step of that."""
+    """Return a run of a list's items with the steps that wrote them; `origin` wrote a list that is not in nodes."""
     state = as_list(value, origin)
-    found: list[ListItem] = []
+    result: list[ListItem] = []
     for piece in [] if state is None else list_tree.slice_pieces(state.pieces, start, stop - start):
         if state is not None and isinstance(piece, KeepRun):
             piece = yield from list_tree.slice_items(ws, state.root, piece.start, piece.start + piece.length)
         if not isinstance(piece, KeepRun):
-            found += piece
-    return found
+            result += piece
+    return result
 
 
 def whole(ws: Workspace, value: Draft) -> Rounds[Packed]:
-    """All of a value, packed."""
+    """Return a whole value, packed."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, ListRoot | MapRoot):
@@ -96,11 +96,11 @@ def whole(ws: Workspace, value: Draft) -> Rounds[Packed]:
 
 def _whole_dict(ws: Workspace, value: MapDraft) -> Rounds[Packed]:
     yield from ws.load_all([] if value.root.child is None else [value.root.child])
-    found: dict[bytes, tuple[int, Packed]] = {}
+    result: dict[bytes, tuple[int, Packed]] = {}
     for stored in map_tree.entries(ws, value.root):
         if stored.key not in value.changes:
-            found[stored.key] = (stored.rank, read_slot(ws, stored.slot))
+            result[stored.key] = (stored.rank, read_slot(ws, stored.slot))
     for key, change in value.changes.items():
         if change is not None:
-            found[key] = (change.rank, (yield from whole(ws, change.value)))
-    return {key: packed for key, (_, packed) in sorted(found.items(), key=lambda pair: pair[1][0])}
+            result[key] = (change.rank, (yield from whole(ws, change.value)))
+    return {key: packed for key, (_, packed) in sorted(result.items(), key=lambda pair: pair[1][0])}

@@ -1,7 +1,7 @@
-"""Folded states with changes upon them that are not folded yet.
+"""Folded states with changes that are not folded yet.
 
-A draft is a node tree and what steps changed of it, without having read more than the paths they touch. Folding makes
-nodes of it; a lazy reader takes out of it only what it is asked for.
+A draft is a tree of nodes and what steps changed of it; only the paths that they change are read. Folding turns it into
+nodes; a lazy reader reads only the parts it needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMPTY = MapRoot(None, 0)
 
 @dataclass
 class ListDraft:
-    """A list in nodes, and the pieces that it is now made of."""
+    """A list in nodes, and the pieces that it now consists of."""
 
     root: ListRoot
     pieces: list_tree.Pieces
@@ -42,7 +42,7 @@ class ListDraft:
 
 @dataclass
 class MapDraft:
-    """A dict in nodes, and the entries that are no longer as they are there; None for those that are gone."""
+    """A dict in nodes, and the entries that differ from there; None for those that are removed."""
 
     root: MapRoot
     ranks: int
@@ -51,7 +51,7 @@ class MapDraft:
 
 @dataclass
 class EntryDraft:
-    """An entry of a dict: its place in the order, its value, and the step that wrote it."""
+    """An entry of a dict: its rank in the order, its value, and the step that wrote it."""
 
     rank: int
     value: Draft
@@ -65,14 +65,14 @@ Draft: TypeAlias = Slot | ListDraft | MapDraft
 def draft(
     ws: Workspace, root: MapRoot, steps: Iterable[tuple[WrittenBy, EditMap]], load: LoadLarge
 ) -> Rounds[MapDraft]:
-    """The state after these steps. Loads only what they touch; `load` is asked for large values changed in part."""
+    """Return the state after these steps. Loads only what they change; `load` loads large values changed in part."""
     state, steps = MapDraft(root, root.ranks), list(steps)
     if any(edit.removed or edit.moved for _, edit in steps):
         for origin, edit in steps:
             yield from edit_map(ws, state, edit, origin, load)
         return state
-    # What a later step sets anew is passed over, and nodes are looked into once for all keys. The order of keys here is
-    # that in which they were put first, which gives new ones their places.
+    # What a later step sets as a whole is skipped, and nodes are read once for all keys. The order of keys here is that
+    # in which they were put first, which determines the ranks of new ones.
     effective: dict[bytes, list[tuple[WrittenBy, Operation]]] = {}
     for origin, edit in steps:
         for key, operation in edit.put:
@@ -108,7 +108,7 @@ def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: WrittenBy, l
 
 
 def _look_up(ws: Workspace, draft: MapDraft, keys: Iterable[bytes]) -> Rounds[None]:
-    """Have the stored entries at hand that have these keys."""
+    """Load the stored entries of these keys."""
     changes = draft.changes
     missing = [key for key in keys if key not in changes]
     if missing:
@@ -142,7 +142,7 @@ def _change(
     origin: WrittenBy,
     load: LoadLarge,
 ) -> Rounds[Draft]:
-    """The value that an edit makes of a drafted one, whose parts stem from `before`."""
+    """Return the value after an edit of a draft, whose parts were written by `before`."""
     if isinstance(value, bytes) and is_pointer(value):
         value = load(value)
     if isinstance(operation, EditText):
@@ -161,7 +161,7 @@ def _change(
 
 
 def as_list(value: Draft | None, origin: WrittenBy) -> ListDraft | None:
-    """A value as a draft of a list; None if it is no list."""
+    """Return a value as a draft of a list; None if it is not a list."""
     if isinstance(value, ListRoot):
         return ListDraft(value, [KeepRun(0, list_tree.size(value))])
     if isinstance(value, bytes):
@@ -171,7 +171,7 @@ def as_list(value: Draft | None, origin: WrittenBy) -> ListDraft | None:
 
 
 def as_dict(value: Draft | None, origin: WrittenBy) -> MapDraft | None:
-    """A value as a draft of a dict; None if it is no dict."""
+    """Return a value as a draft of a dict; None if it is not a dict."""
     if isinstance(value, MapRoot):
         return MapDraft(value, value.ranks)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""What a step, or a difference, says of one place of a state."""
+"""The effect of a step, or of a difference, at one path of a state."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from holdfast.engine.model.packed_state import Packed, as_map
 
 
 def operation_at(edit: EditMap, keys: Sequence[bytes]) -> Operation | None:
-    """What an edit does at a path, or at a place above it as a whole; None if nothing."""
-    found: Operation | None = edit
+    """Return what an edit does at a path, or to a whole value above it; None if nothing."""
+    result: Operation | None = edit
     for key in keys:
-        if not isinstance(found, EditMap):
-            return found
-        found = dict(found.put).get(key)
-    return found
+        if not isinstance(result, EditMap):
+            return result
+        result = dict(result.put).get(key)
+    return result
 
 
 Said: TypeAlias = "Operation | Packed | Absent | None"
-"""What a step says of a place: how it changes it, or what it puts there; `NOTHING` if it says nothing, and None if
-nothing is there then, or nobody can tell from the step alone."""
+"""The effect of a step at a path: an operation, or the new value; `NOTHING` if it has none, and None if there is
+nothing afterwards, or the step alone does not tell."""
 
 
-def below(said: Said, key: bytes) -> Said:
-    """What it says of an entry there."""
-    if isinstance(said, EditMap):
-        said = None if key in said.removed else dict(said.put).get(key, NOTHING)
-    elif not isinstance(said, Absent):
-        entries = opened_map(said) if isinstance(said, bytes) else said
-        said = entries.get(key) if isinstance(entries, dict) else None
-    return said.value if isinstance(said, Set) else said
+def below(effect: Said, key: bytes) -> Said:
+    """Return the effect on an entry there."""
+    if isinstance(effect, EditMap):
+        effect = None if key in effect.removed else dict(effect.put).get(key, NOTHING)
+    elif not isinstance(effect, Absent):
+        entries = opened_map(effect) if isinstance(effect, bytes) else effect
+        effect = entries.get(key) if isinstance(entries, dict) else None
+    return effect.value if isinstance(effect, Set) else effect
 
 
 def opened_map(packed: bytes) -> Packed | None:
@@ -44,7 +44,7 @@ def opened_map(packed: bytes) -> Packed | None:
 
 
 def may_touch(operation: Operation, keys: Sequence[bytes]) -> bool:
-    """Whether an operation may have changed what is, or was, at a path."""
+    """Return whether an operation may have changed what is, or was, at a path."""
     if not isinstance(operation, EditMap) or not keys:
         return True
     if keys[0] in operation.removed:
@@ -53,7 +53,7 @@ def may_touch(operation: Operation, keys: Sequence[bytes]) -> bool:
 
 
 def inside(tree: Any, path: Path) -> Any:
-    """What lies at a path in a JSON form; `NOTHING` if nothing does."""
+    """Return the value at a path of a JSON form; `NOTHING` if there is none."""
     for part in path:
         tree = fields_of(tree)
         if type(tree) is list:
@@ -68,10 +68,10 @@ def inside(tree: Any, path: Path) -> Any:
 
 
 def within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
-    """An edit, as far as it is one of a place: the same if it lies below, or what it does there if it lies above."""
+    """Return what an edit does at a path: the edit itself if it lies below, or a part of it if it lies above."""
     if edit.quiet:
         return []
-    mine = before if edit.kind == "remove" else path  # what is gone is told by its place in the old state
+    mine = before if edit.kind == "remove" else path  # a removed value is named by its path in the old state
     if mine is None:
         return []
     if edit.path[: len(mine)] == mine:
@@ -87,7 +87,7 @@ def within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
 
 
 def place_before(edits: Sequence[Edit], path: Path) -> Path | None:
-    """Where a place was in the old state: items before it may have come or gone; None if it was nowhere."""
+    """Return the path of a value in the old state, where items before it may have moved it; None if it had none."""
     for edit in edits:
         if edit.kind == "add" and not edit.quiet and path[: len(edit.path)] == edit.path:
             return path if type(edit.path[-1]) is not int else None
@@ -111,7 +111,7 @@ def _is_item(edit: Edit, kind: str, stem: Path, path: Path) -> bool:
 
 
 def _index_before(index: int, came: set[int], went: set[int]) -> int:
-    """The place in the old list of an item that stayed."""
+    """Return the index in the old list of an item that stayed."""
     rank = index - sum(1 for place in came if place < index)
     for place in sorted(went):
         if place <= rank:

@@ -1,7 +1,7 @@
-"""Folding: a tail of steps into nodes, and states out of nodes.
+"""Folding: steps into nodes, and states out of nodes.
 
-Folding changes how a state is stored, never what it is, and no commit hash. It loads the nodes along the paths that the
-steps touch and writes those paths anew; everything else stays as it is.
+Folding changes how a state is stored, never its content, and no commit hash. It loads the nodes along the paths that
+the steps change and rewrites those paths; everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _APART = 2048
 
 
 def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[WrittenBy, EditMap]], load: LoadLarge) -> Rounds[MapRoot]:
-    """The state after these steps, in nodes. New nodes and large values are left in the workspace.
+    """Return the state after these steps, in nodes.
 
-    `load` is asked for large values that a step changes in part.
+    New nodes and large values are left in the workspace. `load` is called for large values that a step changes in part.
     """
     state = yield from draft(ws, root, steps, load)
     return (yield from _finish_map(ws, state))
 
 
 def read(ws: Workspace, root: MapRoot) -> Rounds[PackedMap]:
-    """The whole state, packed; large values as pointers. One round per level of the tree."""
+    """Return the whole state, packed; large values as pointers. One round per level of the tree."""
     yield from ws.load_all([] if root.child is None else [root.child])
     return read_map(ws, root)
 
 
 def read_map(ws: Workspace, root: MapRoot) -> PackedMap:
-    """A dict whose nodes are at hand."""
+    """Return a dict whose nodes are loaded."""
     return {entry.key: read_slot(ws, entry.slot) for entry in map_tree.entries(ws, root)}
 
 
 def read_slot(ws: Workspace, slot: Slot) -> Packed:
-    """A value whose nodes are at hand."""
+    """Return a value whose nodes are loaded."""
     if isinstance(slot, bytes):
         return slot
     if isinstance(slot, ListRoot):
@@ -67,7 +67,7 @@ def _finish_map(ws: Workspace, draft: MapDraft) -> Rounds[MapRoot]:
 
 def _finish(ws: Workspace, value: Draft, origin: WrittenBy) -> Rounds[Slot]:
     if isinstance(value, bytes) and len(value) > _APART and not is_pointer(value):
-        # Long enough to be worth its own nodes, if it has parts.
+        # Long enough for nodes of its own, if it has parts.
         value = as_list(value, origin) or as_dict(value, origin) or value
     if isinstance(value, ListDraft):
         pieces: list_tree.Pieces = [
@@ -81,7 +81,7 @@ def _finish(ws: Workspace, value: Draft, origin: WrittenBy) -> Rounds[Slot]:
 
 
 def _aside(ws: Workspace, value: bytes) -> bytes:
-    """A value, or the pointer that stands for it if it is too large to lie in a node."""
+    """Return a value, or a pointer to it if it is too large for a node."""
     if len(value) <= LARGE:
         return value
     pointer = pointer_to(value).encode()

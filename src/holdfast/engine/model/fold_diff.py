@@ -1,7 +1,7 @@
 """The difference of a folded state and a packed one, reading only what differs.
 
-A writer that has not the last state in memory, only its nodes, packs the new one and compares: segments of a list
-whose digest is that of the new items in their place are not read at all.
+A writer that has only the nodes of the last state in memory packs the new one and compares: segments of a list whose
+digest is that of the new items at their position are not read at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.engine.model.workspace import Rounds, Workspace
 
 
 def diff_folded(ws: Workspace, root: MapRoot, new: PackedMap, depth: int = 0) -> Rounds[EditMap]:
-    """What a step from the folded state to the packed one changes."""
+    """Return what a step from the folded state to the packed one changes."""
     if root.child is not None:
         leaves = yield from ws.load_indexes(root.child)
         yield from ws.fetch(leaf.id for leaf in leaves)
@@ -69,7 +69,7 @@ def _shifted(part: KeepRun | ChangeItem | tuple[bytes, ...], by: int) -> KeepRun
 
 
 def matching(segments: list[ChildRef], new: list[bytes]) -> tuple[int, int]:
-    """How many segments from the start on hold just the new items, and how many items those are."""
+    """Return how many segments, from the start, contain exactly the new items, and how many items those are."""
     start = 0
     for i, segment in enumerate(segments):
         part = new[start : start + segment.size]
@@ -80,7 +80,7 @@ def matching(segments: list[ChildRef], new: list[bytes]) -> tuple[int, int]:
 
 
 def matching_back(segments: list[ChildRef], new: list[bytes]) -> tuple[int, int]:
-    """The same, from the end backwards."""
+    """Return how many segments, from the end backwards, contain exactly the new items, and how many items those are."""
     end = len(new)
     for i, segment in enumerate(reversed(segments)):
         part = new[max(end - segment.size, 0) : end]

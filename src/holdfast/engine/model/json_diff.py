@@ -1,7 +1,7 @@
-"""Differences place by place, over the JSON form of a state (`Codec.to_json`), from which nothing is lost.
+"""Differences value by value, over the JSON form of a state (`Codec.to_json`), which loses nothing.
 
 A delta of packed values says roughly where two states differ. Here it is followed into lists, dicts and the fields of
-objects, down to the single value that is another one; of classes nothing is needed but what is stored.
+objects, down to the single value that differs; classes are not needed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from holdfast.engine.model.packed_state import Packed, unpack_name
 from holdfast.engine.model.tree_diff import Delta, ListDelta, MapDelta
 
 Path: TypeAlias = tuple[Any, ...]
-"""Names of channels, keys of dicts, names of fields, places in lists."""
+"""Names of channels, keys of dicts, names of fields, indexes of lists."""
 
 Kind: TypeAlias = Literal["add", "remove", "change", "move"]
 
 
 class Absent:
-    """Stands where a side has no value."""
+    """The value of a side that has none."""
 
     def __repr__(self) -> str:
         return "NOTHING"
@@ -38,18 +38,18 @@ NOTHING = Absent()
 
 @dataclass(frozen=True, slots=True)
 class UnloadedValue:
-    """A large value that was not fetched: how many bytes it has, and their SHA-256."""
+    """A large value that was not loaded: how many bytes it has, and their SHA-256."""
 
     bytes: int
     sha256: str
 
 
 class Edit(NamedTuple):
-    """One place that differs, its values in JSON form.
+    """One path that differs, with its values in JSON form.
 
-    `path` is the place in the new state, or in the old one if it is gone; `was` is the place in the old state.
-    `pointer` is the JSON Pointer at which, after all edits before this one were made, this one is to be made; None if
-    JSON does not show the difference. A quiet one is there for the patch alone.
+    `path` is the path in the new state, or in the old one if it was removed; `was` is the path in the old state.
+    `pointer` is the JSON Pointer for this edit after all edits before it were applied; None if JSON does not show the
+    difference. A quiet one is for the patch alone.
     """
 
     kind: Kind
@@ -62,30 +62,29 @@ class Edit(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where two values stand."""
+    """The paths of two values that are compared."""
 
     path: Path
     was: Path
     pointer: str
 
     def inside(self, *tokens: str | int) -> _Place:
-        """Further down in JSON, and still the same place to people."""
+        """Return the place further down in JSON, with the same path for people."""
         return self._replace(pointer=self.pointer + "".join(f"/{token}" for token in tokens))
 
     def at(self, key: Any, token: str) -> _Place:
-        """What lies below a key."""
         return _Place((*self.path, key), (*self.was, key), f"{self.pointer}/{_escaped(token)}")
 
 
 def edits(codec: Codec, delta: Delta, large: Mapping[bytes, bytes]) -> list[Edit]:
-    """A delta of two states, place by place. `large` are the values of pointers that were fetched."""
-    digger = _Digger(codec, large)
+    """Return a delta of two states, value by value. `large` are the values of pointers that were loaded."""
+    digger = _DeltaWalker(codec, large)
     digger.delta(_Place((), (), ""), delta)
     return digger.edits
 
 
 def tree_of(packed: Packed, large: Mapping[bytes, bytes]) -> Any:
-    """A packed value in JSON form."""
+    """Return a packed value in JSON form."""
     if isinstance(packed, bytes):
         if not is_pointer(packed):
             return to_json(packed)
@@ -103,7 +102,7 @@ def tree_of(packed: Packed, large: Mapping[bytes, bytes]) -> Any:
 
 
 def decoded(codec: Codec, tree: Any) -> Any:
-    """The value of a JSON form, as fresh objects; a large one that was not fetched stays as it is."""
+    """Return the value of a JSON form, as new objects; a large one that was not loaded stays as it is."""
     if tree is NOTHING:
         return None
     if has_large(tree):
@@ -112,7 +111,7 @@ def decoded(codec: Codec, tree: Any) -> Any:
 
 
 def plain_of(tree: Any) -> Any:
-    """A JSON form without type marks, for people."""
+    """Return a JSON form without type marks, for people."""
     if isinstance(tree, UnloadedValue):
         return f"<{tree.bytes} bytes, sha256 {tree.sha256[:16]}>"
     if has_large(tree):
@@ -121,12 +120,12 @@ def plain_of(tree: Any) -> Any:
 
 
 def has_large(tree: Any) -> bool:
-    """Whether large values in a JSON form were not fetched."""
+    """Return whether large values in a JSON form were not loaded."""
     return any(True for _ in pointers_in(tree))
 
 
 def pointers_in(tree: Any) -> Iterator[bytes]:
-    """The pointers to large values in a JSON form that were not fetched."""
+    """Yield the pointers to large values in a JSON form that were not loaded."""
     if isinstance(tree, UnloadedValue):
         yield LargePointer(tree.bytes, bytes.fromhex(tree.sha256)).encode()
     elif type(tree) is dict or type(tree) is list:
@@ -134,8 +133,8 @@ def pointers_in(tree: Any) -> Iterator[bytes]:
             yield from pointers_in(part)
 
 
-class _Digger:
-    """Follows differences, and keeps what it finds."""
+class _DeltaWalker:
+    """Follows differences, and collects the edits."""
 
     def __init__(self, codec: Codec, large: Mapping[bytes, bytes]) -> None:
         self._codec = codec
@@ -145,7 +144,6 @@ class _Digger:
     # Packed values ----------------------------------------------------------------------------------------------
 
     def delta(self, place: _Place, delta: Delta) -> None:
-        """What a delta says."""
         if isinstance(delta, MapDelta):
             for key, change in delta.entries:
                 name = unpack_name(key)
@@ -171,7 +169,7 @@ class _Digger:
         self.edits.append(Edit(kind, path, place.was, place.pointer, old, new))
 
     def _value(self, place: _Place, old: Any, new: Any) -> None:
-        """Two values, or one value and nothing."""
+        """Compare two values, or one value and nothing."""
         if type(old) is dict and type(new) is dict:
             if is_mark(old) or is_mark(new):
                 self._marked(place, old, new)
@@ -190,7 +188,7 @@ class _Digger:
             self.edits.append(Edit("move", place.path, place.was, None))
 
     def _items(self, place: _Place, old: Sequence[Any], new: Sequence[Any], start: int = 0, at: int = 0) -> None:
-        """Two lists, or runs of two lists. What is to the left of a place in them is already as in the new one."""
+        """Compare two lists, or runs of two lists. What is to the left of an index is already as in the new one."""
         for gap in gaps([*map(encode, old)], [*map(encode, new)]):
             went, came = old[gap.start : gap.stop], new[gap.at : gap.until]
             here = at + gap.at
@@ -204,7 +202,7 @@ class _Digger:
                 here += j is not None
 
     def _pairs(self, place: _Place, old: list[Any], new: list[Any]) -> None:
-        """The keys and values of two dicts that are no objects in JSON, each pair found by its key."""
+        """Compare the keys and values of two dicts that are not objects in JSON, each pair by its key."""
         start = at = 0
         for gap in [*gaps([encode(key) for key, _ in old], [encode(key) for key, _ in new]), None]:
             stop = len(old) if gap is None else gap.start
@@ -223,7 +221,7 @@ class _Digger:
             start, at = gap.stop, gap.until
 
     def _pair(self, place: _Place, at: int, kind: Kind, key: Any, value: Any) -> None:
-        """A pair that went or came. The patch has the whole pair, people see the value under its key."""
+        """Add a pair that was removed or added. The patch has the whole pair, people see the value under its key."""
         path, was = (*place.path, self._name(key)), (*place.was, self._name(key))
         old, new = (value, NOTHING) if kind == "remove" else (NOTHING, value)
         self.edits.append(Edit(kind, path, was, None, old, new))
@@ -237,21 +235,21 @@ class _Digger:
     # Typed values -----------------------------------------------------------------------------------------------
 
     def _marked(self, place: _Place, old: dict[str, Any], new: dict[str, Any]) -> None:
-        """Two values of which at least one is of a type that JSON has not."""
+        """Compare two values of which at least one is of a type that JSON does not have."""
         if is_mark(old) and old.keys() == new.keys():
             ((mark, one),) = old.items()
             ((_, other),) = new.items()
-            follow = _FOLLOWED.get(mark) or (_Digger._content if mark[1:2].isupper() else None)
-            found = len(self.edits)
+            follow = _FOLLOWERS.get(mark) or (_DeltaWalker._content if mark[1:2].isupper() else None)
+            first_edit = len(self.edits)
             if follow is not None and follow(self, place.inside(_escaped(mark)), one, other):
-                if any(not edit.quiet for edit in self.edits[found:]) or not _unlike(old, new):
+                if any(not edit.quiet for edit in self.edits[first_edit:]) or not _unlike(old, new):
                     return
-                del self.edits[found:]  # it differs in nothing that has a place of its own
+                del self.edits[first_edit:]  # no difference has a path of its own
         if _unlike(old, new):
             self._changed(place, old, new)
 
     def _content(self, place: _Place, old: Any, new: Any) -> bool:
-        """A mark around a list, an object or pairs."""
+        """Compare marks around lists, objects or pairs."""
         if type(old) is dict and type(new) is dict:
             self._fields(place, old, new)
         elif type(old) is list and type(new) is list:
@@ -261,21 +259,21 @@ class _Digger:
         return True
 
     def _mapping(self, place: _Place, old: Any, new: Any) -> bool:
-        """A mark around an object, or around pairs of key and value."""
+        """Compare marks around objects, or around pairs of key and value."""
         if type(old) is list and type(new) is list:
             self._pairs(place, old, new)
             return True
         return type(old) is dict and type(new) is dict and self._content(place, old, new)
 
     def _second(self, place: _Place, old: Any, new: Any) -> bool:
-        """A mark around two parts, of which the first says what the second is."""
+        """Compare marks around two parts, of which the first is the type of the second."""
         if len(old) != 2 or len(new) != 2 or _unlike(old[0], new[0]):
             return False
         self._value(place.inside(1), old[1], new[1])
         return True
 
     def _model(self, place: _Place, old: Any, new: Any) -> bool:
-        """The class, the fields, and perhaps options: which fields were set, fields that are not the class's own."""
+        """Compare the class, the fields, and perhaps options: which fields were set, and extra fields."""
         if old[0] != new[0]:
             return False
         self._value(place.inside(1), old[1], new[1])
@@ -298,31 +296,31 @@ class _Digger:
             self.edits[-1] = self.edits[-1]._replace(quiet=True)
 
 
-_Follow: TypeAlias = Callable[[_Digger, _Place, Any, Any], bool]
-"""Finds what differs inside a mark; False if it is to be taken as a whole."""
+_Follow: TypeAlias = Callable[[_DeltaWalker, _Place, Any, Any], bool]
+"""Compares the contents of a mark; False if it is to be compared as a whole."""
 
-_FOLLOWED: dict[str, _Follow] = {
-    "$object": _Digger._content,
-    "$tuple": _Digger._content,
-    "$set": _Digger._content,
-    "$frozenset": _Digger._content,
-    "$dict": _Digger._mapping,
-    "$ordereddict": _Digger._mapping,
-    "$counter": _Digger._mapping,
-    "$deque": _Digger._second,
-    "$defaultdict": _Digger._second,
-    "$dataclass": _Digger._second,
-    "$attrs": _Digger._second,
-    "$namedtuple": _Digger._second,
-    "$registered": _Digger._second,
-    "$pydantic": _Digger._model,
-    "$pydantic_v1": _Digger._model,
+_FOLLOWERS: dict[str, _Follow] = {
+    "$object": _DeltaWalker._content,
+    "$tuple": _DeltaWalker._content,
+    "$set": _DeltaWalker._content,
+    "$frozenset": _DeltaWalker._content,
+    "$dict": _DeltaWalker._mapping,
+    "$ordereddict": _DeltaWalker._mapping,
+    "$counter": _DeltaWalker._mapping,
+    "$deque": _DeltaWalker._second,
+    "$defaultdict": _DeltaWalker._second,
+    "$dataclass": _DeltaWalker._second,
+    "$attrs": _DeltaWalker._second,
+    "$namedtuple": _DeltaWalker._second,
+    "$registered": _DeltaWalker._second,
+    "$pydantic": _DeltaWalker._model,
+    "$pydantic_v1": _DeltaWalker._model,
 }
-"""The types whose parts have places of their own. All others are taken as a whole."""
+"""The types whose parts have paths of their own. All others are compared as a whole."""
 
 
 def _unlike(one: Any, other: Any) -> bool:
-    """Whether two JSON forms differ. To Python 1, True and 1.0 are equal; to JSON they are not."""
+    """Return whether two JSON forms differ. In Python 1, True and 1.0 are equal; in JSON they are not."""
     if one is NOTHING or other is NOTHING:
         return one is not other
     return encode(one) != encode(other)

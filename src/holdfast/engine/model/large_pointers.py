@@ -1,8 +1,8 @@
-"""Large values, kept beside the line.
+"""Large values, stored beside the line.
 
-A value of many kilobytes that hardly changes would weigh on every read of the segment it lies in. It is stored once,
-cut into pieces, and a *pointer* of 42 bytes stands for it: its size and its digest. Bytes of a pointer start like no
-packed value does, so nothing a user saves can be taken for one.
+A value of many kilobytes that hardly changes would slow down every read of the segment it lies in. It is stored once,
+in pieces, and a *pointer* of 42 bytes takes its place: its size and its digest. The bytes of a pointer start like no
+packed value does, so that nothing a user saves can be mistaken for one.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from holdfast.engine.model.packed_state import POINTER
 from holdfast.errors import CorruptError
 
 LARGE = 64 << 10
-"""A packed value of more bytes than this is kept beside the line."""
+"""A packed value of more bytes than this is stored beside the line."""
 
 PIECE = 1 << 20
-"""How many bytes a piece of a large value has, but for the last."""
+"""How many bytes a piece of a large value has, except the last."""
 
 _POINTER = struct.Struct(">2sQ32s")
 
 
 class LargePointer(NamedTuple):
-    """What stands for a large value."""
+    """A reference to a large value."""
 
     size: int
     digest: bytes
 
     def encode(self) -> bytes:
-        """The bytes that stand in the value's place."""
+        """Return the bytes that take the value's place."""
         return _POINTER.pack(POINTER, self.size, self.digest)
 
     @property
     def pieces(self) -> int:
-        """How many pieces the value is stored in."""
+        """Return how many pieces the value is stored in."""
         return -(-self.size // PIECE)
 
 
 def is_pointer(packed: bytes) -> bool:
-    """Whether these bytes stand for a large value."""
+    """Return whether these bytes are a pointer to a large value."""
     return packed.startswith(POINTER)
 
 
 def pointer_to(packed: bytes) -> LargePointer:
-    """The pointer that would stand for this packed value."""
+    """Return the pointer to a packed value."""
     return LargePointer(len(packed), hashlib.sha256(packed).digest())
 
 
 def parse_pointer(data: bytes) -> LargePointer:
-    """A pointer from its bytes."""
+    """Parse a pointer."""
     try:
         mark, size, digest = _POINTER.unpack(data)
     except struct.error:
@@ -61,12 +61,12 @@ def parse_pointer(data: bytes) -> LargePointer:
 
 
 def split(packed: bytes) -> list[bytes]:
-    """A large value in pieces."""
+    """Split a large value into pieces."""
     return [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
 
 
 def join(pointer: LargePointer, pieces: list[bytes]) -> bytes:
-    """A large value from its pieces, which must be just those it was cut into."""
+    """Join the pieces of a large value. `CorruptError` if they are not those it was split into."""
     packed = b"".join(pieces)
     if len(packed) != pointer.size or hashlib.sha256(packed).digest() != pointer.digest:
         raise CorruptError(

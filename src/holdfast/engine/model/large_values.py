@@ -1,4 +1,4 @@
-"""Taking large values out of what a step changed."""
+"""Replacing large values in a step's changes by pointers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, Keep
 
 
 def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
-    """The edit with pointers for the large values that it sets, and those values by pointer.
+    """Return the edit with pointers for the large values that it sets, and those values by pointer.
 
-    A large list or dict stays as it is: its items are what is worth pointing to, once it is folded.
+    A large list or dict stays as it is: its items are replaced by pointers when it is folded.
     """
     objects: dict[bytes, bytes] = {}
     return _map(edit, objects), objects
 
 
 def pointers(edit: EditMap) -> Iterator[bytes]:
-    """The pointers that an edit puts into the state."""
+    """Yield the pointers that an edit puts into the state."""
     for _, operation in edit.put:
         if isinstance(operation, EditMap):
             yield from pointers(operation)
@@ -51,7 +51,7 @@ def _part(
     if isinstance(part, KeepRun):
         return part
     if isinstance(part, ChangeItem):
-        # A changed item is a value of its own again, and its parts are not pointed to.
+        # A changed item is a whole value again, and its parts have no pointers.
         return part
     return tuple(_value(item, objects) for item in part)
 

@@ -1,4 +1,4 @@
-"""Lists in nodes: reading them, and putting a new one together from parts of an old one."""
+"""Lists in nodes: reading them, and composing a new one of parts of an old one."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from holdfast.engine.model.workspace import Rounds, Workspace, chunks
 from holdfast.errors import CorruptError
 
 Pieces: TypeAlias = "list[KeepRun | list[ListItem]]"
-"""A list put together from runs of an old one and new items."""
+"""A list composed of runs of an old one and new items."""
 
 _Row: TypeAlias = "list[ChildRef | list[ListItem]]"
 
 
 def size(root: ListRoot) -> int:
-    """How many items a list has."""
+    """Return how many items a list has."""
     return 0 if root.child is None else root.child.size
 
 
 def items(ws: Workspace, root: ListRoot) -> list[ListItem]:
-    """All items of a list whose nodes are at hand."""
+    """Return all items of a list whose nodes are loaded."""
     return [item for child in ws.bottom(root.child) for item in ws.segment(child).items]
 
 
 def values(ws: Workspace, root: ListRoot) -> list[bytes]:
-    """Their values alone."""
+    """Return the values of all items of a list whose nodes are loaded."""
     return [value for child in ws.bottom(root.child) for value in ws.segment(child).values]
 
 
 def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[ListItem]]:
-    """Some items of a list. Loads only the nodes they lie in."""
+    """Return some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
         raise CorruptError(f"items {start} to {end} are wanted of a list that has {size(root)}")
-    found: list[ListItem] = []
+    result: list[ListItem] = []
     for part in (yield from _cut(ws, root.child, start, end)):
         if isinstance(part, ChildRef):
             yield from ws.load_all([part])
             part = items(ws, ListRoot(part))
-        found += part
-    return found
+        result += part
+    return result
 
 
 def slice_pieces(pieces: Pieces, start: int, length: int) -> Pieces:
-    """The pieces of a part of a list that is itself in pieces."""
-    found: Pieces = []
+    """Return the pieces of a part of a list that is itself in pieces."""
+    result: Pieces = []
     for piece in pieces:
         count = piece.length if isinstance(piece, KeepRun) else len(piece)
         low, high = max(start, 0), min(start + length, count)
         if low < high:
-            found.append(KeepRun(piece.start + low, high - low) if isinstance(piece, KeepRun) else piece[low:high])
+            result.append(KeepRun(piece.start + low, high - low) if isinstance(piece, KeepRun) else piece[low:high])
         start -= count
-    return found
+    return result
 
 
 def assemble(ws: Workspace, root: ListRoot, pieces: Pieces) -> Rounds[ListRoot]:
-    """The list that these pieces of an old one make up. Nodes in the middle of kept runs are used as they are."""
+    """Return the list that consists of these pieces of an old one. Nodes in the middle of runs are reused."""
     row: _Row = []
     for piece in pieces:
         if isinstance(piece, KeepRun):
@@ -73,7 +73,7 @@ def assemble(ws: Workspace, root: ListRoot, pieces: Pieces) -> Rounds[ListRoot]:
 
 
 def _cut(ws: Workspace, child: ChildRef | None, start: int, end: int) -> Rounds[_Row]:
-    """What lies between two places below a node: whole nodes where possible, and loose items at the edges."""
+    """Return what lies between two positions below a node: whole nodes where possible, and loose items at the edges."""
     if child is None or start >= end:
         return []
     if start <= 0 and end >= child.size:
@@ -91,7 +91,7 @@ def _cut(ws: Workspace, child: ChildRef | None, start: int, end: int) -> Rounds[
 
 
 def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
-    """Let loose items take in a neighbouring segment where both fit into one: no trail of tiny segments."""
+    """Merge loose items with a neighbouring segment where both fit into one, to avoid many tiny segments."""
     done: _Row = []
     for part in row:
         before = done[-1] if done else None
@@ -118,7 +118,7 @@ def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
 
 
 def _open_right(ws: Workspace, child: ChildRef, height: int = 0) -> Rounds[list[ChildRef]]:
-    """The node as a row that ends in one of the given height."""
+    """Return the node as a row that ends in one of the given height."""
     row = [child]
     while row[-1].height > height:
         yield from ws.fetch([row[-1].id])
@@ -127,7 +127,7 @@ def _open_right(ws: Workspace, child: ChildRef, height: int = 0) -> Rounds[list[
 
 
 def _open_left(ws: Workspace, child: ChildRef, height: int) -> Rounds[list[ChildRef]]:
-    """The node as a row that starts with one of the given height."""
+    """Return the node as a row that starts with one of the given height."""
     row = [child]
     while row[0].height > height:
         yield from ws.fetch([row[0].id])
@@ -136,7 +136,7 @@ def _open_left(ws: Workspace, child: ChildRef, height: int) -> Rounds[list[Child
 
 
 def _open_seams(ws: Workspace, children: Sequence[ChildRef]) -> Rounds[list[ChildRef]]:
-    """The same row, opened where a high node meets a low one, so that both end up under one index."""
+    """Return the row, opened where a high node meets a low one, so that both are under one index in the end."""
     row: list[ChildRef] = []
     for child in children:
         if row and row[-1].height > child.height:
@@ -149,7 +149,7 @@ def _open_seams(ws: Workspace, children: Sequence[ChildRef]) -> Rounds[list[Chil
 
 
 def _segments(ws: Workspace, loose: list[ListItem], *, last: bool) -> list[ChildRef]:
-    """Loose items in segments. At the end of the list they are filled: that is where it grows."""
+    """Return loose items in segments. At the end of the list they are filled: that is where it grows."""
     children = []
     for group in _by_bytes(loose):
         for part in chunks(group, FANOUT, filled=last):
@@ -159,7 +159,7 @@ def _segments(ws: Workspace, loose: list[ListItem], *, last: bool) -> list[Child
 
 
 def _by_bytes(loose: list[ListItem]) -> list[list[ListItem]]:
-    """Items in groups none of which, unless it is a single one, has more bytes than a node should."""
+    """Return items in groups none of which, unless it is a single one, has more bytes than a node should."""
     groups: list[list[ListItem]] = [[]]
     weight = 0
     for item in loose:

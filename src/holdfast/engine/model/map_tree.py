@@ -1,4 +1,4 @@
-"""Dicts in nodes, ordered by key, each entry with its place in the dict's own order."""
+"""Dicts in nodes, ordered by key, each entry with its rank in the dict's own order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.engine.model.workspace import Rounds, Workspace, chunks
 
 
 def entries(ws: Workspace, root: MapRoot) -> list[MapEntry]:
-    """All entries of a dict whose nodes are at hand, in the dict's order."""
-    found = [entry for child in ws.bottom(root.child) for entry in ws.leaf(child).entries]
-    return sorted(found, key=lambda entry: entry.rank)
+    """Return all entries of a dict whose nodes are loaded, in the dict's order."""
+    result = [entry for child in ws.bottom(root.child) for entry in ws.leaf(child).entries]
+    return sorted(result, key=lambda entry: entry.rank)
 
 
 def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[bytes, MapEntry]]:
-    """The entries under these keys. Loads only the nodes on the way to them."""
+    """Return the entries of these keys. Loads only the nodes on the paths to them."""
     wanted = {key: sort_key(key) for key in keys}
-    found: dict[bytes, MapEntry] = {}
+    result: dict[bytes, MapEntry] = {}
     level = [] if root.child is None else [(root.child, list(wanted))]
     while level:
         yield from ws.fetch(child.id for child, _ in level)
@@ -27,18 +27,18 @@ def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[b
             if child.height:
                 below += _route(ws.children(child), {key: wanted[key] for key in here})
             else:
-                found.update((entry.key, entry) for entry in ws.leaf(child).entries if entry.key in wanted)
+                result.update((entry.key, entry) for entry in ws.leaf(child).entries if entry.key in wanted)
         level = below
-    return found
+    return result
 
 
 def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None], ranks: int) -> Rounds[MapRoot]:
-    """The dict with entries put in or, where None, taken out. Their keys were looked up: what changes is at hand."""
+    """Return the dict with entries put in or, where None, removed. Their keys were looked up before."""
     if not changes:
         return MapRoot(root.child, ranks)
     if root.child is None:
-        fresh = [entry for entry in changes.values() if entry is not None]
-        return MapRoot(ws.index(_leaves(ws, fresh)), ranks)
+        new_entries = [entry for entry in changes.values() if entry is not None]
+        return MapRoot(ws.index(_leaves(ws, new_entries)), ranks)
     row = _update(ws, root.child, changes)
     top = ws.index(row)
     while top is not None and top.height and len(ws.children(top)) == 1:
@@ -48,7 +48,7 @@ def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, MapEntry | None
 
 
 def _update(ws: Workspace, child: ChildRef, changes: Mapping[bytes, MapEntry | None]) -> list[ChildRef]:
-    """The nodes, of the same height, that take the place of this one."""
+    """Return the nodes, of the same height, that replace this one."""
     if not child.height:
         here = {entry.key: entry for entry in ws.leaf(child).entries}
         for key, entry in changes.items():
@@ -67,7 +67,7 @@ def _update(ws: Workspace, child: ChildRef, changes: Mapping[bytes, MapEntry | N
 
 
 def _route(children: tuple[ChildRef, ...], keys: Mapping[bytes, bytes]) -> list[tuple[ChildRef, list[bytes]]]:
-    """Which of the nodes each key belongs to; a key after all of them belongs to the last."""
+    """Return the node that each key belongs to; a key after all of them belongs to the last."""
     lasts = [child.last for child in children]
     routed: dict[int, list[bytes]] = {}
     for key, place in keys.items():
@@ -80,7 +80,7 @@ def _leaves(ws: Workspace, unordered: Iterable[MapEntry]) -> list[ChildRef]:
     if not rows:
         return []
     weight = sum(len(entry.key) + (len(entry.slot) if isinstance(entry.slot, bytes) else 64) for entry in rows)
-    # About the same number of entries each, and few enough that a leaf is not too heavy.
+    # About the same number of entries each, and few enough that a leaf is not too large.
     limit = min(FANOUT, max(1, len(rows) * NODE_BYTES // max(weight, 1)))
     return [
         ChildRef(ws.add(LeafNode(tuple(part))), 0, len(part), b"", sort_key(part[-1].key))

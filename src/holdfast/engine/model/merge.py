@@ -2,8 +2,8 @@
 
 What only one side changed is taken from that side. Dicts are merged key by key, lists item by item around what is
 unchanged, texts line by line; so are dicts in lists, where neither side added or removed items. Where both sides
-changed the same thing differently there is a *clash*: a resolver may settle it, else our side stands and the clash is
-reported. Without a base, everything in which the sides differ is one.
+changed the same thing differently there is a *conflict*: a resolver may resolve it, else our side is used and the
+conflict is reported. Without a base, every difference of the sides is one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_m
 T = TypeVar("T")
 
 Path: TypeAlias = tuple[bytes | int | slice, ...]
-"""The way to a value: packed keys of dicts, places in lists, and stretches of lists, as they are merged so far with our
-side in them."""
+"""The path to a value: packed keys of dicts, indexes and slices of lists, as merged so far with our side in them."""
 
 
 class PackedConflict(NamedTuple):
     """Both sides changed the same thing differently. None: the side has nothing there.
 
-    Where the path ends in a stretch of a list, the three are the items that are there, of which there may be none.
+    Where the path ends in a slice of a list, the three are the items there, of which there may be none.
     """
 
     path: Path
@@ -36,35 +35,35 @@ class PackedConflict(NamedTuple):
 
 
 class PackedResolution(NamedTuple):
-    """How a clash is settled: with this value, or, if None, with nothing there."""
+    """The resolution of a conflict: this value, or, if None, nothing there."""
 
     value: Packed | None
 
 
 class MergedState(NamedTuple):
-    """A merged state, and the clashes that no resolver settled, in which it holds our side."""
+    """A merged state, and the conflicts that no resolver resolved, in which it has our side."""
 
     state: PackedMap
     clashes: tuple[PackedConflict, ...]
 
 
 Resolver: TypeAlias = Callable[[PackedConflict], PackedResolution | None]
-"""Settles a clash, or returns None to leave it."""
+"""Resolves a conflict, or returns None to leave it."""
 
 
 def ours(clash: PackedConflict) -> PackedResolution:
-    """Settle every clash with our side."""
+    """Resolve every conflict with our side."""
     return PackedResolution(clash.ours)
 
 
 def theirs(clash: PackedConflict) -> PackedResolution:
-    """Settle every clash with their side."""
+    """Resolve every conflict with their side."""
     return PackedResolution(clash.theirs)
 
 
 def union(clash: PackedConflict) -> PackedResolution | None:
-    """Settle clashes in lists with the items of both sides, ours first, and take what only one side has where it is
-    not known whether the other one removed it; leave all others."""
+    """Resolve conflicts in lists with the items of both sides, ours first, and take what only one side has where it is
+    unknown whether the other one removed it; leave all others."""
     if clash.base is None and (clash.ours is None or clash.theirs is None):
         return PackedResolution(clash.theirs if clash.ours is None else clash.ours)
     if not isinstance(clash.ours, list) or not isinstance(clash.theirs, list):
@@ -76,19 +75,19 @@ def union(clash: PackedConflict) -> PackedResolution | None:
 def merge(
     base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None
 ) -> MergedState:
-    """The state that has the changes of both sides since the base.
+    """Return the state with the changes of both sides since the base.
 
-    If that is None it is not known. Then nobody can tell what one side added from what the other one removed, and all
-    that differs is a clash.
+    The base is None if it is unknown. Then additions of one side cannot be told from removals of the other, and every
+    difference is a conflict.
     """
-    merging = _Merging(resolver, exact=base is not None)
-    merged = merging.value((), base, ours, theirs)
+    merge_state = _Merge(resolver, exact=base is not None)
+    merged = merge_state.value((), base, ours, theirs)
     state = None if merged is None else as_map(merged)
-    return MergedState({} if state is None else state, tuple(merging.clashes))
+    return MergedState({} if state is None else state, tuple(merge_state.clashes))
 
 
-class _Merging:
-    """One merge, and the clashes it met."""
+class _Merge:
+    """A merge in progress, and its conflicts."""
 
     def __init__(self, resolver: Resolver, *, exact: bool) -> None:
         self._resolver = resolver
@@ -145,9 +144,9 @@ class _Merging:
     def _stretch(
         self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
     ) -> list[bytes]:
-        """What becomes of a stretch of a list that both sides changed.
+        """Merge a slice of a list that both sides changed.
 
-        The resolver is asked about what clashes inside its items first, and then about the stretch as a whole.
+        The resolver is called for conflicts inside its items first, and then for the slice as a whole.
         """
         known = len(self.clashes)
         items = self._items(path, start, base, ours, theirs)
@@ -165,7 +164,7 @@ class _Merging:
     def _items(
         self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
     ) -> list[bytes] | None:
-        """A stretch merged item by item, where each has its counterparts, and is a dict if both sides changed it."""
+        """Merge a slice item by item, where each has its counterparts, and is a dict if both sides changed it."""
         if not self._exact or not len(base) == len(ours) == len(theirs):
             return None
         items = list(zip(base, ours, theirs, strict=True))
@@ -176,7 +175,7 @@ class _Merging:
 
 
 def _shared(one: list[bytes], other: list[bytes]) -> list[bytes]:
-    """The items that both lists have, in the order of both."""
+    """Return the items that both lists have, in the order of both."""
     return [item for run in sequences.alignment(one, other) for item in one[run.start : run.start + run.length]]
 
 
@@ -194,7 +193,7 @@ def _or_empty(base: Packed | None) -> PackedMap:
 
 
 def _settle(base: T, ours: T, theirs: T) -> T | None:
-    """What becomes of a region or an item, if at most one side changed it or both did the same; else None."""
+    """Return the merged region or item, if at most one side changed it or both did the same; else None."""
     if ours == theirs or base == theirs:
         return ours
     return theirs if base == ours else None
@@ -203,7 +202,7 @@ def _settle(base: T, ours: T, theirs: T) -> T | None:
 def _regions(
     base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]
 ) -> list[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
-    """The three lists cut into regions, in turn unlike and alike: what lies between items that all three share."""
+    """Split the three lists into regions, alternately different and equal, around items that all three share."""
     in_ours = _matches(base, ours)
     in_theirs = _matches(base, theirs)
     regions = []
@@ -219,12 +218,12 @@ def _regions(
 
 
 def _matches(base: Sequence[bytes], side: Sequence[bytes]) -> dict[int, int]:
-    """Where the base's items stand in a side's list."""
+    """Return where the base's items are in a side's list."""
     return {run.start + i: run.at + i for run in sequences.alignment(base, side) for i in range(run.length)}
 
 
 def _merge_lines(base: Packed | None, ours: Packed, theirs: Packed) -> bytes | None:
-    """Three texts merged line by line, if they are texts and no line clashes."""
+    """Merge three texts line by line, if they are texts and no line conflicts."""
     texts = []
     for side in (base, ours, theirs):
         if not isinstance(side, bytes) or not msgpack.is_str(side):

@@ -1,4 +1,4 @@
-"""What stands for no value, where None could be one."""
+"""A value for "no value", where None could be one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class MissingType:
-    """Has a name, and is false."""
+    """A named constant that is false."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -19,4 +19,4 @@ class MissingType:
 
 
 MISSING: Final = MissingType("MISSING")
-"""Stands for no value: one side has nothing there, or nothing is to be there."""
+"""No value: a side has none, or none is to be there."""

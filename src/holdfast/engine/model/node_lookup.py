@@ -1,7 +1,7 @@
-"""Finding entries of a large dict in its stored nodes, without making objects of all the others.
+"""Finding entries of a large dict in its stored nodes, without creating objects of all the others.
 
-A dict of 100,000 keys lies in a few thousand leaves. To find one entry, three nodes are looked at; of each only the
-keys are decoded, and the one value that is wanted. Nodes come from `States.nodes`, which has seen their digests.
+A dict of 100,000 keys lies in a few thousand leaves. To find one entry, three nodes are read; of each only the keys are
+decoded, and one value. Nodes come from `StateLoader.nodes`, which has checked their digests.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class StoredEntry(NamedTuple):
 
 
 Children: TypeAlias = list[tuple[bytes, int, int, bytes, bytes]]
-"""What an index holds, as it is stored: the fields of each `ChildRef`."""
+"""The content of an index as it is stored: the fields of each `ChildRef`."""
 
 
 def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> Rounds[StoredEntry | None]:
-    """The entry under a key; None if there is none. `known` are indexes that were decoded before."""
+    """Return the entry of a key; None if there is none. `known` are indexes that were decoded before."""
     if root.child is None:
         return None
     place, id, height = sort_key(key), root.child.id, root.child.height
@@ -55,11 +55,11 @@ def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> R
 
 
 def entries(root: MapRoot, start: bytes, enough: Callable[[list[StoredEntry]], bool]) -> Rounds[list[StoredEntry]]:
-    """The entries from a place on, in order of their keys, until there are enough, or no more."""
-    found: list[StoredEntry] = []
-    # What is yet to be looked at, the first last: ids of nodes and their heights.
+    """Yield the entries from `start` on, in the order of their keys, until there are enough, or no more."""
+    result: list[StoredEntry] = []
+    # The nodes yet to read, the first last: ids and heights.
     ahead = [] if root.child is None else [(root.child.id, root.child.height)]
-    while ahead and not enough(found):
+    while ahead and not enough(result):
         id, height = ahead.pop()
         data = (yield [id]).get(id)
         if height:
@@ -69,12 +69,12 @@ def entries(root: MapRoot, start: bytes, enough: Callable[[list[StoredEntry]], b
             continue
         keys, _, slots, origins = _leaf(data, id)
         first = bisect_left(keys, start, key=sort_key)
-        found += [_found(keys, slots, origins, at) for at in range(first, len(keys))]
-    return found
+        result += [_found(keys, slots, origins, at) for at in range(first, len(keys))]
+    return result
 
 
 def count(root: MapRoot, start: bytes) -> Rounds[int]:
-    """How many entries there are from a place on. Looks at one node of each level."""
+    """Return how many entries there are from `start` on. Reads one node of each level."""
     if root.child is None:
         return 0
     total, id, height = root.child.size, root.child.id, root.child.height

@@ -1,12 +1,12 @@
 """Nodes: the folded form of a state.
 
 A long tail of operations is folded into nodes. The items of a list lie in *segments* of about 64, each item with its
-origin, the step that wrote it; the entries of a dict lie in *leaves*, ordered by key. Above them stand small *indexes*,
-so that any part of a state is a short path away and a change rewrites only that path. A node is data, index and unit of
-compression at once.
+origin, the step that wrote it; the entries of a dict lie in *leaves*, ordered by key. Above them are small *indexes*,
+so that any part of a state is a short path away and a change rewrites only that path. A node is the unit of storage, of
+lookup and of compression.
 
-A node's id is a digest of its content, and an index holds its children's ids: the id of a state's root node stands for
-the whole state.
+A node's id is a digest of its content, and an index contains its children's ids: the id of a state's root node
+identifies the whole state.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from holdfast.errors import CorruptError
 NodeId: TypeAlias = bytes
 
 FANOUT = 64
-"""How many items, entries or children a node has at most."""
+"""The largest number of items, entries or children of a node."""
 
 NODE_BYTES = 128 << 10
-"""How many bytes a segment or leaf has at most, unless a single item has more."""
+"""The largest number of bytes of a segment or leaf, unless a single item has more."""
 
 _ID_SIZE = 20
 
@@ -40,11 +40,11 @@ class WrittenBy(NamedTuple):
 
 
 class ChildRef(NamedTuple):
-    """A node as its parent knows it.
+    """A node as its parent refers to it.
 
     `size` counts the items or entries below it, `height` the levels (a segment or leaf has 0). `digest`, of a segment,
-    covers its items but not their origins: whoever packs a state anew sees from it which segments need not be read.
-    `last`, of a dict's node, is the greatest key below it.
+    covers its items but not their origins: a writer that has a new packed state sees from it which segments need not be
+    read. `last`, of a dict's node, is the greatest key below it.
     """
 
     id: NodeId
@@ -68,18 +68,18 @@ class ListRoot(NamedTuple):
 
 
 class MapRoot(NamedTuple):
-    """A dict in folded form. `ranks` is how many places in the order were ever given out."""
+    """A dict in folded form. `ranks` is how many ranks in the order were ever assigned."""
 
     child: ChildRef | None
     ranks: int
 
 
 Slot: TypeAlias = bytes | ListRoot | MapRoot
-"""What an entry of a dict holds: a packed value, or a list or dict in nodes of its own."""
+"""The value of a dict's entry: a packed value, or a list or dict in nodes of its own."""
 
 
 class MapEntry(NamedTuple):
-    """An entry of a dict: packed key, place in the dict's order, value, and the step that wrote it."""
+    """An entry of a dict: packed key, rank in the dict's order, value, and the step that wrote it."""
 
     key: bytes
     rank: int
@@ -88,9 +88,9 @@ class MapEntry(NamedTuple):
 
 
 class SegmentNode(NamedTuple):
-    """Items of a list: their values, and the branches and numbers of the steps that wrote them in turns.
+    """Items of a list: their values, and the branches and numbers of the steps that wrote them, alternately.
 
-    In columns, since most who read them want the values alone.
+    In columns, since most readers need the values alone.
     """
 
     values: list[bytes]
@@ -98,12 +98,12 @@ class SegmentNode(NamedTuple):
 
     @classmethod
     def of(cls, items: Sequence[ListItem]) -> SegmentNode:
-        """The segment that holds these items."""
+        """Return the segment with these items."""
         return cls([item.value for item in items], _origins(items))
 
     @property
     def items(self) -> list[ListItem]:
-        """Each value with its origin."""
+        """Return each value with its origin."""
         origins = map(WrittenBy, self.numbers[::2], self.numbers[1::2])
         return list(map(ListItem, self.values, origins))
 
@@ -124,7 +124,7 @@ Node: TypeAlias = SegmentNode | LeafNode | IndexNode
 
 
 def sort_key(key: bytes) -> bytes:
-    """Where a packed key sorts: strings by their text, so that a prefix is a range; other keys before them."""
+    """Return the sort key of a packed key: strings sort by their text, after all other keys."""
     if 0xA0 <= key[0] <= 0xBF:  # a short string, as most keys are
         return b"\x01" + key[1:]
     return b"\x01" + msgpack.content(key) if msgpack.is_str(key) else b"\x00" + key
@@ -136,13 +136,13 @@ _SEGMENT, _LEAF, _INDEX = range(3)
 _VALUE, _LIST, _MAP = range(3)
 
 _SEGMENT_MARK, LEAF_MARK, INDEX_MARK = b"\x93\x00", b"\x95\x01", b"\x92\x02"
-"""How stored nodes start: how many parts they have, of which the first says what they are."""
+"""The start of stored nodes: the number of parts, of which the first is the kind."""
 
 _Number: TypeAlias = Annotated[int, Meta(ge=0)]
 _Child: TypeAlias = tuple[bytes, _Number, _Number, bytes, bytes]
 
-# What nodes hold is known beforehand, and can not nest.
-# No number within bounds is beside a tuple: of such a choice, msgspec 0.22 lets the garbage collector crash.
+# The types of all parts of nodes are fixed, and cannot nest. No bounded number is in a union with a tuple: with such a
+# union, msgspec 0.22 lets the garbage collector crash.
 _decode_segment = Decoder(tuple[int, list[bytes], list[_Number]]).decode
 _decode_leaf = Decoder(
     tuple[
@@ -157,7 +157,7 @@ _decode_index = Decoder(tuple[int, list[_Child]]).decode
 
 
 def encode_node(node: Node) -> tuple[NodeId, bytes]:
-    """A node's id and its stored form."""
+    """Return a node's id and its stored form."""
     if isinstance(node, SegmentNode):
         columns: list[Any] = [_SEGMENT, *node]
     elif isinstance(node, LeafNode):
@@ -171,7 +171,7 @@ def encode_node(node: Node) -> tuple[NodeId, bytes]:
 
 
 def decode_node(id: NodeId, data: bytes) -> Node:
-    """A node from its stored form, which must be the one that its id names."""
+    """Decode a node from its stored form. `CorruptError` if it does not match its id."""
     if _digest(data) != id:
         raise CorruptError(
             "a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup"
@@ -196,12 +196,12 @@ def decode_node(id: NodeId, data: bytes) -> Node:
 
 
 def encode_root(root: MapRoot) -> bytes:
-    """The stored form of a whole state's root."""
+    """Return the stored form of a state's root."""
     return encode(_slot(root))
 
 
 def decode_root(data: bytes) -> MapRoot:
-    """A state's root from its stored form."""
+    """Decode a state's root from its stored form."""
     msgpack.check_depth(data)
     try:
         root = parse_slot(decode(data))
@@ -221,7 +221,7 @@ def _slot(slot: Slot) -> list[Any]:
 
 
 def parse_slot(parts: Any) -> Slot:
-    """What an entry holds, from its stored form. `ValueError` and the like if it is none."""
+    """Parse the value of an entry from its stored form. `ValueError` and the like if it is not valid."""
     kind, *rest = parts
     if kind == _VALUE:
         return _bytes(*rest)
@@ -258,5 +258,5 @@ def _digest(data: bytes) -> bytes:
 
 
 def digest_items(values: Sequence[bytes]) -> bytes:
-    """A digest of a segment's items, without their origins."""
+    """Return a digest of a segment's items, without their origins."""
     return _digest(b"".join(hashlib.sha256(value).digest() for value in values))

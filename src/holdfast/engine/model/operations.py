@@ -1,7 +1,7 @@
-"""What a step changed: operations on packed values, and applying them.
+"""The changes of a step: operations on packed values, and applying them.
 
-An operation turns one packed value into another. It is found by comparing the two (`diff`), never by replaying what
-the application did, and it carries only what is new. Operations nest: a dict's entry may be changed by an operation of
+An operation turns one packed value into another. It is computed by comparing the two (`diff`), never by replaying what
+the application did, and it contains only what is new. Operations nest: a dict's entry may be changed by an operation of
 its own, and so may an item of a list.
 
 The stored form is msgpack, `[kind, …]`; `docs/format.md` lists it.
@@ -21,7 +21,7 @@ from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_it
 from holdfast.errors import CorruptError, TooLargeError
 
 LoadLarge: TypeAlias = Callable[[bytes], bytes]
-"""Gives the packed value that a pointer stands for."""
+"""Returns the packed value of a pointer."""
 
 
 class KeepRun(NamedTuple):
@@ -47,7 +47,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class EditList:
-    """Put a list together from kept runs, new items and changed ones: appends, inserts, removals, moves."""
+    """Compose a list of runs of the old one, new items and changed ones: appends, inserts, removals, moves."""
 
     parts: tuple[KeepRun | ChangeItem | tuple[bytes, ...], ...]
 
@@ -66,7 +66,7 @@ class EditMap:
 
 @dataclass(frozen=True, slots=True)
 class EditText:
-    """Put a string's UTF-8 bytes, or bytes, together from kept runs and new ones."""
+    """Compose a string's UTF-8 bytes, or bytes, of runs of the old ones and new ones."""
 
     parts: tuple[KeepRun | bytes, ...]
 
@@ -82,7 +82,7 @@ def _nothing_large(pointer: bytes) -> bytes:
 
 
 def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
-    """The value that the operation makes of this one. `load` is asked for large values that it changes in part."""
+    """Return the value after an operation. `load` is called for large values that it changes in part."""
     if isinstance(operation, Set):
         return operation.value
     if isinstance(packed, bytes) and packed.startswith(POINTER):
@@ -120,7 +120,7 @@ def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> lis
 
 
 def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_large) -> PackedMap:
-    """The same, for the operation on a dict; a whole state is one too."""
+    """Return the dict, or the whole state, after an edit."""
     if old is None:
         raise CorruptError("an operation changes entries of a dict where there is none")
     new = dict(old)
@@ -137,7 +137,7 @@ def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_l
 
 
 MAX_TOTAL = 1 << 28
-"""How many bytes or items an edit may make of runs that it may use many times over."""
+"""The largest number of bytes or items of an edit's result, since it may use runs many times."""
 
 
 def _check_total(total: int) -> None:
@@ -159,12 +159,12 @@ _KEEP, _NEW, _CHANGE = range(3)
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """The stored form of an operation."""
+    """Return the stored form of an operation."""
     return encode((_SET, operation.value) if isinstance(operation, Set) else _to_parts(operation))
 
 
 def decode_operation(data: bytes) -> Operation:
-    """An operation from its stored form."""
+    """Decode an operation from its stored form."""
     msgpack.check_depth(data)
     try:
         return _from_parts(decode(data))

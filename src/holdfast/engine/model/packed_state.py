@@ -1,8 +1,8 @@
-"""States as packed bytes, taken apart as far as it pays.
+"""States as packed bytes, split as far as it pays.
 
-A packed value is bytes. A long list is better held as the list of its packed items, and a large dict as its packed
-values by packed key, so that two states can be compared and changed piece by piece. Which form a value is in never
-matters to what it *is*: `flatten` gives the same bytes for all of them.
+A packed value is bytes. A long list is better kept as the list of its packed items, and a large dict as its packed
+values by packed key, so that two states can be compared and changed piece by piece. The form never affects the value:
+`flatten` returns the same bytes for all of them.
 """
 
 from __future__ import annotations
@@ -24,60 +24,60 @@ PackedMap: TypeAlias = "dict[bytes, Packed]"
 """A packed state: its channels by packed name."""
 
 LONG_TEXT = 4096
-"""A string of more characters than this is worth remembering with its packed form."""
+"""A string of more characters than this is worth caching with its packed form."""
 
 
 class StatePacker(Protocol):
-    """Packs values of a state, by their packed names, and may know better ways than to do it all again."""
+    """Packs values of a state, by their packed names, and may reuse earlier results."""
 
     def pack_list(self, key: bytes, values: list[Any]) -> list[bytes]:
-        """A list's items, packed."""
+        """Pack a list's items."""
 
     def pack_text(self, key: bytes, text: str) -> bytes:
-        """A long string, packed."""
+        """Pack a long string."""
 
 
 SMALL = 1024
-"""A dict of fewer packed bytes than this is kept whole."""
+"""A dict of fewer packed bytes than this is not split."""
 
 _FEW = 16
-"""A dict of more scalars than this is taken apart before it is packed."""
+"""A dict of more scalars than this is split before it is packed."""
 
 POINTER = b"\xc1\xc1"
-"""How the bytes start that stand for a large value kept beside the line. No packed value starts like this."""
+"""The start of a pointer to a large value. No packed value starts like this."""
 
 _NUMBERS = frozenset({int, float, bool, NoneType})
 _SCALARS = _NUMBERS | {str, bytes}
 
 
 def pack_state(codec: Codec, state: Mapping[str, Any], memory: StatePacker | None = None) -> PackedMap:
-    """A state, packed. Errors name the path from the top of it."""
+    """Pack a state. Errors name the path from the top of it."""
     for name in state:
         if type(name) is not str:
             raise InvalidError(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
     try:
         return _pack_map(codec, dict(state), list(map(pack_name, state)), memory)
     except HoldfastError:
-        codec.pack(dict(state))  # fails for the same reason, and knows the whole path
+        codec.pack(dict(state))  # fails for the same reason, and reports the whole path
         raise
 
 
 def pack_channel(codec: Codec, name: str, value: Any) -> Packed:
-    """One channel of a state, packed as it is there."""
+    """Pack one channel, as in a state."""
     if type(value) is dict and len(value) <= _FEW:
-        with suppress(HoldfastError):  # the long way names the path
-            return _apart(value, *codec.pack_items((value,)))
+        with suppress(HoldfastError):  # the slow way reports the path
+            return _split_dict(value, *codec.pack_items((value,)))
     (packed,) = pack_state(codec, {name: value}).values()
     return packed
 
 
 def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
-    """A packed state as fresh objects."""
+    """Unpack a state into new objects."""
     return _unpack_map(codec, packed, map(unpack_name, packed))
 
 
 def unpack(codec: Codec, packed: Packed) -> Any:
-    """The value in any of the forms, as fresh objects."""
+    """Unpack a value in any of the forms into new objects."""
     if isinstance(packed, bytes):
         return codec.unpack(packed)
     if isinstance(packed, list):
@@ -86,7 +86,7 @@ def unpack(codec: Codec, packed: Packed) -> Any:
 
 
 def _unpack_map(codec: Codec, packed: PackedMap, keys: Iterable[Any]) -> dict[Any, Any]:
-    """What is whole, and the items of lists, are unpacked in one batch."""
+    """Unpack a dict: all that is not split, and the items of lists, in one batch."""
     flat: list[bytes] = []
     for value in packed.values():
         if isinstance(value, bytes):
@@ -107,7 +107,7 @@ def _unpack_map(codec: Codec, packed: PackedMap, keys: Iterable[Any]) -> dict[An
 
 @lru_cache(4096)
 def unpack_name(packed: bytes) -> str:
-    """A channel's name."""
+    """Unpack a channel's name."""
     name = default_codec.unpack(packed)
     if type(name) is not str:
         raise CorruptError("a channel's name is not a string", where=packed.hex())
@@ -116,16 +116,16 @@ def unpack_name(packed: bytes) -> str:
 
 @lru_cache(4096)
 def pack_name(name: str) -> bytes:
-    """A channel's name, packed. States of an agent have the same few."""
+    """Pack a channel's name. States of an agent have the same few."""
     return msgpack.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
 
 
 def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: StatePacker | None = None) -> PackedMap:
-    """Large containers are taken apart; everything else is packed in one batch."""
+    """Pack a dict: large containers are split; everything else is packed in one batch."""
     packed: PackedMap = {}
     whole: dict[bytes, Any] = {}
     for key, item in zip(keys, value.values(), strict=True):
-        packed[key] = b""  # keeps the key's place in the order
+        packed[key] = b""  # keeps the key's position in the order
         if type(item) is list and item and not _NUMBERS.issuperset(map(type, item)):
             packed[key] = codec.pack_items(item) if memory is None else memory.pack_list(key, item)
         elif memory is not None and type(item) is str and len(item) > LONG_TEXT:
@@ -135,18 +135,18 @@ def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: St
         else:
             whole[key] = item
     for (key, item), data in zip(whole.items(), codec.pack_items(whole.values()) if whole else (), strict=True):
-        packed[key] = _apart(item, data)
+        packed[key] = _split_dict(item, data)
     return packed
 
 
-def _apart(value: Any, data: bytes) -> Packed:
-    """Packed bytes, as values by key if what they hold is a large dict."""
+def _split_dict(value: Any, data: bytes) -> Packed:
+    """Return packed bytes, as values by key if they are a large dict."""
     apart = as_map(data) if type(value) is dict and len(data) >= SMALL else None
     return data if apart is None else apart
 
 
 def flatten(packed: Packed) -> bytes:
-    """The packed bytes of the whole value."""
+    """Return the packed bytes of the whole value."""
     if isinstance(packed, bytes):
         return packed
     if isinstance(packed, list):
@@ -155,14 +155,14 @@ def flatten(packed: Packed) -> bytes:
 
 
 def inner(packed: bytes) -> bytes:
-    """Packed bytes as they stand inside others. A pointer has no such form: what it stands for must be put in first."""
+    """Return packed bytes in the form inside others. A pointer has no such form: its value must be loaded first."""
     if packed.startswith(POINTER):
         raise InvalidError("a pointer stands for a large value that was not fetched")
     return msgpack.inner(packed)
 
 
 def as_items(packed: Packed) -> list[bytes] | None:
-    """The packed items of a list in any form; None if it is no list."""
+    """Return the packed items of a list in any form; None if it is not a list."""
     if isinstance(packed, list):
         return packed
     if isinstance(packed, dict) or packed.startswith((msgpack.SHAPED_MARK, POINTER)):
@@ -172,7 +172,7 @@ def as_items(packed: Packed) -> list[bytes] | None:
 
 
 def as_map(packed: Packed) -> PackedMap | None:
-    """The packed values of a dict in any form, by packed key; None if it is no dict."""
+    """Return the packed values of a dict in any form, by packed key; None if it is not a dict."""
     if isinstance(packed, dict):
         return packed
     if isinstance(packed, list) or not msgpack.is_map(_not_empty(packed)):

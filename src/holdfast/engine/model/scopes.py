@@ -1,8 +1,8 @@
-"""Scopes of state, and the keys in them: what they are called, and that no two share a name.
+"""Scopes of state, and the keys in them: their names, which are unique.
 
-A scope is a path of parts, such as `workflow:w1/step:fetch`; the state without a part is the global one. Parts stand in
-one order, whichever way they were given: `state(step="fetch", workflow="w1")` is the same scope. A key is text in
-segments, `plan/today`. Names are compared in Unicode's normal form C and are stored in it.
+A scope is a path of parts, such as `workflow:w1/step:fetch`; the state without a part is the global one. Parts are in
+one order, whatever the order of arguments: `state(step="fetch", workflow="w1")` is the same scope. A key is text in
+segments, `plan/today`. Names are compared and stored in Unicode's normal form C.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple, Self
 from holdfast.errors import InvalidError
 
 KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom")
-"""What a part of a scope can be, in the order in which parts stand."""
+"""The kinds of parts of a scope, in their order."""
 
 MARK = "␞"
-"""What the names of lines start with that hold state and not a thread."""
+"""The start of the names of lines that contain state and not a thread."""
 
 MAX_KEY = 256
-"""How many characters a key, or the name in a part of a scope, has at most."""
+"""The largest number of characters of a key, or of the name in a part of a scope."""
 
 MAX_LINE = 1024
-"""How many bytes the name of a line has at most, in every store."""
+"""The largest number of bytes of a line's name, in every store."""
 
 GLOBAL = "global"
 
@@ -35,7 +35,7 @@ _CONTROL = f"\0-\x1f\x7f-\x9f{_HALVES}\u2028\u2029"
 """Characters that no name has: controls, halves of surrogate pairs, ends of lines and paragraphs."""
 
 
-@cache  # made when it is first needed: it takes long, and plain names do without
+@cache  # built on first use: it takes long, and plain names do without
 def _any_of(characters: str) -> re.Pattern[str]:
     return re.compile(f"[{characters}]")
 
@@ -51,24 +51,24 @@ class ScopePart(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A part from its text, whichever kind it is of."""
+        """Parse a part of any kind."""
         kind, _, name = text.partition(":")
         return cls(kind, unquoted(name))
 
 
 class Scope(NamedTuple):
-    """Where state lives. `str(scope)` and `Scope.parse` are each other's inverse."""
+    """The location of state. `str(scope)` and `Scope.parse` are inverse to each other."""
 
     parts: tuple[ScopePart, ...] = ()
 
     @classmethod
     def of(cls, **parts: str | None) -> Self:
-        """The scope of these parts; those that are None are left out."""
+        """Return the scope of these parts; those that are None are left out."""
         return cls(_made_of(parts))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A scope from its text, such as `workflow:w1/step:fetch`, or `global`."""
+        """Parse a scope, such as `workflow:w1/step:fetch`, or `global`."""
         if not isinstance(text, str):
             raise InvalidError(
                 f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text)
@@ -89,7 +89,7 @@ class Scope(NamedTuple):
         return cls(_ordered(tuple(parts)))
 
     def within(self, **parts: str | None) -> Self:
-        """The scope with further parts."""
+        """Return the scope with further parts."""
         return type(self)(_made_of(parts, self.parts))
 
     def __str__(self) -> str:
@@ -97,12 +97,12 @@ class Scope(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The name of the line that holds the scope's state."""
+        """Return the name of the line with the scope's state."""
         return MARK + str(self)
 
     @classmethod
     def of_line(cls, name: str) -> Self | None:
-        """The scope whose state a line of this name holds; None if it holds something else."""
+        """Return the scope whose state is in a line of this name; None if it is another kind of line."""
         if not name.startswith(MARK):
             return None
         try:
@@ -112,12 +112,12 @@ class Scope(NamedTuple):
         return scope if scope.line == name else None
 
     def holds(self, other: Scope) -> bool:
-        """Whether the other scope is this one, or lies in it."""
+        """Return whether the other scope is this one, or lies in it."""
         return other.parts[: len(self.parts)] == self.parts
 
 
 def _made_of(given: Mapping[str, str | None], before: tuple[ScopePart, ...] = ()) -> tuple[ScopePart, ...]:
-    """Parts in their order, with some that are there already."""
+    """Return parts in their order, together with existing ones."""
     named = []
     for kind, name in given.items():
         if name is not None:
@@ -127,8 +127,7 @@ def _made_of(given: Mapping[str, str | None], before: tuple[ScopePart, ...] = ()
 
 
 def _plain(text: str) -> str:
-    """The same text, and nothing else: a class of one's own may say that it equals another name, and would be
-    remembered in its place."""
+    """Return the text as a plain string: a subclass may claim to equal another name in the cache."""
     return text if type(text) is str else str.__str__(text)
 
 
@@ -188,11 +187,11 @@ def _checked(text: str, what: str) -> str:
 
 
 def check_key(text: object, what: str = "key") -> str:
-    """A key, or a name in a scope, in its normal form. `InvalidError` if it is none."""
+    """Return a key, or a name in a scope, in its normal form. `InvalidError` if it is not valid."""
     if not isinstance(text, str):
         raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
-    if len(text) > 4 * MAX_KEY:  # normal form makes few of many, but not so few
+    if len(text) > 4 * MAX_KEY:  # the normal form is shorter, but not by that much
         raise InvalidError(
             f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…"
         )
@@ -200,7 +199,7 @@ def check_key(text: object, what: str = "key") -> str:
 
 
 def normal(text: object, what: str) -> str:
-    """What names are compared with, such as the start of one or a pattern, in their normal form."""
+    """Return a text to compare names with, such as a prefix or a pattern, in its normal form."""
     if not isinstance(text, str):
         raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
@@ -216,10 +215,10 @@ def _shown(value: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name in which no slash is left, and that no other name shares."""
+    """Return a name with slashes escaped, which no other name shares."""
     return name.replace("%", "%25").replace("/", "%2F") if "%" in name or "/" in name else name
 
 
 def unquoted(name: str) -> str:
-    """The name that was quoted so."""
+    """Return the name that was quoted."""
     return name.replace("%2F", "/").replace("%25", "%") if "%" in name else name

@@ -1,4 +1,4 @@
-"""What two sequences share: the ground for differences and merges of lists and of texts.
+"""Common parts of two sequences, for differences and merges of lists and of texts.
 
 Items are compared as bytes, without Python code per item where they are equal.
 """
@@ -21,27 +21,27 @@ class MatchingRun(NamedTuple):
 
 
 def common_prefix(old: Sequence[bytes], new: Sequence[bytes]) -> int:
-    """How many items both start with."""
+    """Return how many items both start with."""
     if all(map(is_, old, new)):
-        return min(len(old), len(new))  # as it is for lists that grow
+        return min(len(old), len(new))  # as for lists that grow
     return next(compress(count(), map(ne, old, new)), min(len(old), len(new)))
 
 
 def common_suffix(old: Sequence[bytes], new: Sequence[bytes], after: int) -> int:
-    """How many items both end with, not counting the first `after` of either."""
+    """Return how many items both end with, not counting the first `after` of either."""
     limit = min(len(old), len(new)) - after
     return min(limit, next(compress(count(), map(ne, reversed(old), reversed(new))), limit))
 
 
 def common_prefix_bytes(old: bytes, new: bytes) -> int:
-    """How many bytes both start with."""
+    """Return how many bytes both start with."""
     limit = min(len(old), len(new))
     differing = int.from_bytes(old[:limit], "big") ^ int.from_bytes(new[:limit], "big")
     return limit - (differing.bit_length() + 7) // 8
 
 
 def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
-    """How many bytes both end with, not counting the first `after` of either."""
+    """Return how many bytes both end with, not counting the first `after` of either."""
     limit = min(len(old), len(new)) - after
     if not limit:
         return 0
@@ -50,9 +50,9 @@ def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
 
 
 def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
-    """Runs of the old sequence from which the new one can be put together, in the order of the new one.
+    """Return runs of the old sequence of which the new one can be composed, in the order of the new one.
 
-    Runs may be moved or used twice; where several would do, the one that continues the last run is taken.
+    Runs may be moved or used twice; of several possible ones, the one that continues the last run is chosen.
     """
     places: dict[bytes, list[int]] = {}
     for i, item in enumerate(old):
@@ -61,12 +61,12 @@ def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
     expected = 0
     at = 0
     while at < len(new):
-        found = places.get(new[at])
-        if found is None:
+        result = places.get(new[at])
+        if result is None:
             at += 1
             continue
-        nearest = bisect_left(found, expected)
-        start = found[nearest] if nearest < len(found) else found[0]
+        nearest = bisect_left(result, expected)
+        start = result[nearest] if nearest < len(result) else result[0]
         length = 1
         while start + length < len(old) and at + length < len(new) and old[start + length] == new[at + length]:
             length += 1
@@ -77,7 +77,7 @@ def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
 
 
 def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
-    """Runs that stand in both sequences in the same order, none moved: what a three-way merge needs.
+    """Return runs that are in both sequences in the same order, none moved: for three-way merges.
 
     Items that occur once on either side anchor the alignment (as in patience diff); around the anchors runs are
     extended. Ends with an empty run at the ends of both.
@@ -106,7 +106,7 @@ def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[MatchingRun]:
 
 
 def _anchors(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]]:
-    """The longest list of pairs of equal items, unique on both sides, that ascends on both sides."""
+    """Return the longest list of pairs of equal items, unique on both sides, that ascends on both sides."""
     pairs = []
     places = _unique(new)
     for item, i in _unique(old).items():
@@ -135,8 +135,8 @@ def _anchors(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]
 
 
 def _unique(items: Sequence[bytes]) -> dict[bytes, int]:
-    """Where each item that occurs once stands."""
-    seen: dict[bytes, int] = {}
+    """Return the position of each item that occurs once."""
+    used: dict[bytes, int] = {}
     for i, item in enumerate(items):
-        seen[item] = -1 if item in seen else i
-    return {item: i for item, i in seen.items() if i >= 0}
+        used[item] = -1 if item in used else i
+    return {item: i for item, i in used.items() if i >= 0}

@@ -1,8 +1,8 @@
 """Steps and their commit hashes.
 
-A step names its parents and holds what it changed. Its commit hash covers the parents' hashes, its id, a digest of its
-header and a digest of each operation: what the step *means*, not how it is stored. Folding, pruning, re-encrypting or
-moving a line changes no hash.
+A step names its parents and contains its changes. Its commit hash covers the parents' hashes, its id, a digest of its
+header and a digest of each operation: the *content* of the step, not how it is stored. Folding, pruning, re-encrypting
+or moving a line changes no hash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HASH_SIZE = 32
 
 
 class StepParent(NamedTuple):
-    """A step that another one follows: its place in the line, and its commit hash."""
+    """A step that another one follows: its position in the line, and its commit hash."""
 
     branch: int
     seq: int
@@ -30,11 +30,11 @@ class StepParent(NamedTuple):
 
 
 class StepHeader(NamedTuple):
-    """What is known of a step besides its changes.
+    """The header of a step.
 
     `id` is the caller's own name for it. `time` is the line's time in nanoseconds, never before a parent's; `stamp` is
-    the caller's idea of the time, kept as given. `metadata` is a packed dict. Several parents make a merge; the first
-    is the one whose state the operations change.
+    the caller's own time, stored as it is. `metadata` is a packed dict. A merge has several parents; the operations
+    change the state of the first.
     """
 
     id: str
@@ -46,7 +46,7 @@ class StepHeader(NamedTuple):
     metadata: bytes = b"\x80"
 
     def digest(self) -> bytes:
-        """Covers everything here but id and parents, which the commit hash covers itself."""
+        """Return the digest of everything here but id and parents, which the commit hash covers itself."""
         return _sha256(encode([self.time, self.stamp, self.kind, self.schema, self.metadata]))
 
 
@@ -54,7 +54,7 @@ Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Each channel's stored operation, by the channel's packed name."""
 
 _NO_REST = encode_operation(EditMap())
-"""Where nothing is removed or moved, as in most steps."""
+"""The rest of most steps: nothing is removed or moved."""
 
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """A digest of each channel's stored operation, by the channel's packed name; last, of removals and order."""
@@ -62,7 +62,7 @@ Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(slots=True)
 class Step:
-    """One step of a line: header, and what it changed of its first parent's state."""
+    """A step of a line: its header, and the changes of its first parent's state."""
 
     header: StepHeader
     edit: EditMap = field(default_factory=EditMap)
@@ -71,7 +71,7 @@ class Step:
 
     @property
     def stored(self) -> Stored:
-        """Each channel's operation as it is stored; last, under no name, removals and order."""
+        """Return each channel's operation as it is stored; last, under no name, removals and order."""
         if self._stored is None:
             changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
             edit = self.edit
@@ -81,23 +81,23 @@ class Step:
 
     @property
     def digests(self) -> Digests:
-        """What the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
+        """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
         return tuple([(key, _sha256(operation)) for key, operation in self.stored])
 
     @property
     def commit(self) -> bytes:
-        """The commit hash."""
+        """Return the commit hash."""
         if self._commit is None:
             self._commit = commit_hash(self.header, self.digests)
         return self._commit
 
     def encode(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return encode((self.header, [part for pair in self.stored for part in pair], self.commit))
 
     @classmethod
     def decode(cls, data: bytes) -> Step:
-        """A step from its stored form, whose commit hash must be its own."""
+        """Decode a step from its stored form. `CorruptError` if it is not valid."""
         fields, flat, commit = _parts(data)
         if not flat or len(flat) % 2:
             raise CorruptError("a stored step holds no changes of a state")
@@ -107,7 +107,7 @@ class Step:
         if not isinstance(rest, EditMap):
             raise CorruptError("a stored step holds no changes of a state")
         step = cls(_header(fields), EditMap(rest.removed, tuple(operations), rest.moved))
-        step._stored = stored  # what the hash covers is what is there
+        step._stored = stored  # the hash covers the bytes as they are stored
         if step.commit != commit:
             raise CorruptError("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
@@ -117,7 +117,7 @@ _HINT = "Verify the line, and repair it from a mirror or a backup"
 
 
 def commit_hash(header: StepHeader, digests: Digests) -> bytes:
-    """The hash that names a step and everything before it."""
+    """Return the hash that names a step and everything before it."""
     parents = [parent.commit for parent in header.parents]
     return _sha256(encode((_COMMIT, parents, header.id, header.digest(), digests)))
 
@@ -128,7 +128,7 @@ def _sha256(data: bytes) -> bytes:
 
 _Fields: TypeAlias = tuple[str, list[tuple[int, int, bytes]], int, str, str, str, bytes]
 
-# All that a step holds is known beforehand, and can not nest.
+# The types of all parts of a step are fixed, and cannot nest.
 _decode = Decoder(tuple[_Fields, list[bytes], bytes]).decode
 
 

@@ -1,8 +1,8 @@
 """The difference of two folded states, reading only what differs.
 
-Two trees are walked together. Nodes that are the same on both sides have the same id and are not read; segments that
-hold the same items, written by other steps or in another line, have the same digest. What is left is told as a *delta*:
-the old and the new packed values, no more of them than it takes to see what changed.
+Two trees are walked together. Nodes that are the same on both sides have the same id and are not read; segments with
+the same items, written by other steps or in another line, have the same digest. The result is a *delta*: the old and
+the new packed values, no more of them than needed to see what changed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from holdfast.engine.model.workspace import Rounds, Workspace
 T = TypeVar("T")
 
 Asked: TypeAlias = tuple[list[NodeId], list[NodeId]]
-"""The nodes that a walk wants of the old side and of the new one."""
+"""The nodes that a walk needs of the old side and of the new one."""
 
 Walk: TypeAlias = Generator[Asked, tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]], T]
 """A computation that asks for nodes of both sides, round by round, and ends with a T."""
 
 
 _FEW = 2
-"""So few segments are read without further ado."""
+"""So few segments are read without comparing digests."""
 
 
 class Replaced(NamedTuple):
-    """A value that is another one now. None: the side has nothing there."""
+    """A value that was replaced. None: the side has nothing there."""
 
     old: Packed | None
     new: Packed | None
 
 
 class Hunk(NamedTuple):
-    """Items of the old list from `start` on, in whose place stand those of the new list from `at` on."""
+    """Items of the old list from `start` on that are replaced by those of the new list from `at` on."""
 
     start: int
     at: int
@@ -48,7 +48,7 @@ class Hunk(NamedTuple):
 
 
 class ListDelta(NamedTuple):
-    """A list in which some runs of items changed. A hunk may hold equal items, too."""
+    """A list in which some runs of items changed. A hunk may contain equal items, too."""
 
     hunks: tuple[Hunk, ...]
 
@@ -64,7 +64,7 @@ Delta: TypeAlias = Replaced | ListDelta | MapDelta
 
 
 class FoldedSide(NamedTuple):
-    """A folded state, and the nodes of it that are at hand: all of them, if it is `whole`."""
+    """A folded state, and the nodes of it that are loaded: all of them, if it is `whole`."""
 
     ws: Workspace
     root: MapRoot
@@ -72,55 +72,55 @@ class FoldedSide(NamedTuple):
 
 
 def diff_trees(old: FoldedSide, new: FoldedSide, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
-    """What differs between two states; if `only` a channel matters, in that one, by its packed name."""
+    """Return the difference of two states; if `only` one channel matters, of that one, by its packed name."""
     return (yield from _Differ(old, new).maps(old.root, new.root, only))
 
 
 def _on_old(rounds: Rounds[T]) -> Walk[T]:
-    """A computation over the old side's nodes."""
+    """Run a computation over the old side's nodes."""
     try:
-        wanted = next(rounds)
+        request_ids = next(rounds)
         while True:
-            stored, _ = yield wanted, []
-            wanted = rounds.send(stored)
+            stored, _ = yield request_ids, []
+            request_ids = rounds.send(stored)
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 def _on_new(rounds: Rounds[T]) -> Walk[T]:
-    """A computation over the new side's nodes."""
+    """Run a computation over the new side's nodes."""
     try:
-        wanted = next(rounds)
+        request_ids = next(rounds)
         while True:
-            _, stored = yield [], wanted
-            wanted = rounds.send(stored)
+            _, stored = yield [], request_ids
+            request_ids = rounds.send(stored)
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 def _together(walks: Sequence[Walk[T]]) -> Walk[list[T]]:
-    """Several walks at once: what they ask for at the same time is asked for in one round."""
-    found: dict[int, T] = {}
-    asking: dict[int, Asked] = {}
+    """Run several walks at once: the nodes that they need at the same time are read in one round."""
+    result: dict[int, T] = {}
+    request: dict[int, Asked] = {}
 
     def go_on(number: int, answer: tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]] | None) -> None:
         try:
-            asking[number] = next(walks[number]) if answer is None else walks[number].send(answer)
+            request[number] = next(walks[number]) if answer is None else walks[number].send(answer)
         except StopIteration as done:
-            found[number] = done.value
-            asking.pop(number, None)
+            result[number] = done.value
+            request.pop(number, None)
 
     for number in range(len(walks)):
         go_on(number, None)
-    while asking:
-        old = list(dict.fromkeys(id for wanted, _ in asking.values() for id in wanted))
-        new = list(dict.fromkeys(id for _, wanted in asking.values() for id in wanted))
+    while request:
+        old = list(dict.fromkeys(id for request_ids, _ in request.values() for id in request_ids))
+        new = list(dict.fromkeys(id for _, request_ids in request.values() for id in request_ids))
         answer = yield old, new
-        for number in list(asking):
+        for number in list(request):
             go_on(number, answer)
-    return [found[number] for number in range(len(walks))]
+    return [result[number] for number in range(len(walks))]
 
 
 class _Differ:
@@ -131,7 +131,7 @@ class _Differ:
         self._new = new
 
     def _fetch(self, old: Iterable[ChildRef], new: Iterable[ChildRef]) -> Walk[None]:
-        """Have nodes of both sides at hand, in one round."""
+        """Load nodes of both sides, in one round."""
         yield from _together(
             [
                 _on_old(self._old.ws.fetch([child.id for child in old])),
@@ -140,7 +140,7 @@ class _Differ:
         )
 
     def _replaced(self, old: Slot | None, new: Slot | None) -> Walk[Delta | None]:
-        """Both values whole."""
+        """Return both values whole."""
         one, other = yield from _together(
             [
                 _on_old(_whole(self._old.ws, old)),
@@ -163,7 +163,7 @@ class _Differ:
         if old_list is not None and new_list is not None:
             hunks = yield from self._lists(old_list, new_list)
             return ListDelta(tuple(hunks)) if hunks else None
-        # Of a dict that has nodes of its own and one that has not, both are read.
+        # Of a dict that has nodes of its own and one that does not, both are read.
         replaced = yield from self._replaced(old, new)
         if isinstance(replaced, Replaced) and _is_same(replaced):
             return None
@@ -172,10 +172,10 @@ class _Differ:
     # Dicts ----------------------------------------------------------------------------------------------------
 
     def maps(self, old: MapRoot, new: MapRoot, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
-        """What differs between two dicts. Those whose JSON form is no plain object are given whole."""
+        """Return the difference of two dicts. Those whose JSON form is not a plain object are returned whole."""
         if old.child == new.child:
             return _NOTHING
-        before, after, unread = yield from self._unlike_entries(old, new)
+        before, after, unread = yield from self._different_entries(old, new)
         if (yield from self._is_odd(old, new)):
             replaced = yield from self._replaced(old, new)
             assert isinstance(replaced, Replaced)  # noqa: S101 - it is never None
@@ -187,10 +187,10 @@ class _Differ:
         changed = tuple((key, delta) for key, delta in zip(keys, deltas, strict=True) if delta is not None)
         return MapDelta(changed, _reordered(before, after, unread))
 
-    def _unlike_entries(
+    def _different_entries(
         self, old: MapRoot, new: MapRoot
     ) -> Walk[tuple[dict[bytes, MapEntry], dict[bytes, MapEntry], bool]]:
-        """The entries of both, in their order, but for those in leaves that both have; whether there are such."""
+        """Return the entries of both, in order, except those in leaves that both have; and whether there are such."""
         left = [] if old.child is None else [old.child]
         right = [] if new.child is None else [new.child]
         unread = False
@@ -203,13 +203,13 @@ class _Differ:
             if not height:
                 break
             yield from self._fetch(_of_height(left, height), _of_height(right, height))
-            left = _opened(self._old.ws, left, height)
-            right = _opened(self._new.ws, right, height)
+            left = _open_indexes(self._old.ws, left, height)
+            right = _open_indexes(self._new.ws, right, height)
         yield from self._fetch(left, right)
         return _entries(self._old.ws, left), _entries(self._new.ws, right), unread
 
     def _is_odd(self, old: MapRoot, new: MapRoot) -> Walk[bool]:
-        """Whether one of two dicts has keys that are not text, which come first; or the look of a mark in JSON."""
+        """Return whether one of two dicts has keys that are not text, or looks like a mark in JSON."""
         firsts = yield from _together(
             [_on_old(_first(self._old.ws, old.child)), _on_new(_first(self._new.ws, new.child))]
         )
@@ -253,11 +253,11 @@ class _Differ:
             if not height:
                 break
             yield from self._fetch(_of_height(left, height), _of_height(right, height))
-            left = _opened(self._old.ws, left, height)
-            right = _opened(self._new.ws, right, height)
-        return (yield from self._unlike_segments(left, right, start))
+            left = _open_indexes(self._old.ws, left, height)
+            right = _open_indexes(self._new.ws, right, height)
+        return (yield from self._different_segments(left, right, start))
 
-    def _unlike_segments(self, left: list[ChildRef], right: list[ChildRef], start: int) -> Walk[list[Hunk]]:
+    def _different_segments(self, left: list[ChildRef], right: list[ChildRef], start: int) -> Walk[list[Hunk]]:
         runs = sequences.alignment([child.digest for child in left], [child.digest for child in right])
         gaps: list[tuple[int, int, list[ChildRef], list[ChildRef]]] = []
         done_left = done_right = 0
@@ -274,8 +274,8 @@ class _Differ:
         return hunks
 
     def _hunk(self, start: int, at: int, left: list[ChildRef], right: list[ChildRef]) -> Walk[Hunk]:
-        """Runs of segments that differ. Of long ones, which may hold much the same in segments cut at other places, one
-        side is read, and of the other what is not the same by its digest."""
+        """Compare runs of segments that differ. Of long ones, which may have much in common in segments split at other
+        places, one side is read, and of the other what differs by its digest."""
         old, new = self._old.ws, self._new.ws
         if min(len(left), len(right)) <= _FEW:
             yield from self._fetch(left, right)
@@ -309,7 +309,7 @@ def _as_list(slot: Slot) -> ListRoot | list[bytes] | None:
 
 
 def _is_same(replaced: Replaced) -> bool:
-    """Whether two forms of a dict hold the same, in the same order."""
+    """Return whether two forms of a dict are the same, in the same order."""
     old = None if replaced.old is None else as_map(replaced.old)
     new = None if replaced.new is None else as_map(replaced.new)
     return old is not None and new is not None and list(old.items()) == list(new.items())
@@ -319,8 +319,8 @@ def _of_height(children: list[ChildRef], height: int) -> list[ChildRef]:
     return [child for child in children if child.height == height]
 
 
-def _opened(ws: Workspace, children: list[ChildRef], height: int) -> list[ChildRef]:
-    """The same row, with what lies below in place of the indexes of a height, which are at hand."""
+def _open_indexes(ws: Workspace, children: list[ChildRef], height: int) -> list[ChildRef]:
+    """Return the row with the children of its indexes of a height, which are loaded, in place of them."""
     row: list[ChildRef] = []
     for child in children:
         row += ws.children(child) if child.height == height else [child]
@@ -328,20 +328,20 @@ def _opened(ws: Workspace, children: list[ChildRef], height: int) -> list[ChildR
 
 
 def _entries(ws: Workspace, leaves: list[ChildRef]) -> dict[bytes, MapEntry]:
-    found = [entry for child in leaves for entry in ws.leaf(child).entries]
-    return {entry.key: entry for entry in sorted(found, key=lambda entry: entry.rank)}
+    result = [entry for child in leaves for entry in ws.leaf(child).entries]
+    return {entry.key: entry for entry in sorted(result, key=lambda entry: entry.rank)}
 
 
 def _reordered(before: dict[bytes, MapEntry], after: dict[bytes, MapEntry], unread: bool) -> bool:
     kept = [key for key in before if key in after]
     if kept != [key for key in after if key in before]:
         return True
-    # Places in the order are given out once: who has another than before stands after all who were there.
+    # Ranks in the order are assigned once: an entry with a new rank is after all that existed.
     return unread and any(before[key].rank != after[key].rank for key in kept)
 
 
 def _first(ws: Workspace, child: ChildRef | None) -> Rounds[bytes | None]:
-    """The first key below a node."""
+    """Return the first key below a node."""
     if child is None:
         return None
     while child.height:
@@ -352,13 +352,13 @@ def _first(ws: Workspace, child: ChildRef | None) -> Rounds[bytes | None]:
 
 
 def _against_list(ws: Workspace, root: ListRoot, items: list[bytes]) -> Rounds[Hunk]:
-    """Where a list in nodes differs from one at hand."""
+    """Return where a list in nodes differs from one in memory."""
     segments = [] if root.child is None else (yield from ws.load_indexes(root.child))
     return (yield from _against(ws, segments, items))
 
 
 def _against(ws: Workspace, segments: list[ChildRef], items: list[bytes]) -> Rounds[Hunk]:
-    """The same for a run of segments: those whose digest is that of the items there are not read."""
+    """Return where a run of segments differs from items: segments whose digest is that of the items are not read."""
     first, start = matching(segments, items)
     last, end = matching_back(segments[first:], items[start:])
     unlike = segments[first : len(segments) - last]
@@ -371,7 +371,7 @@ def _values(ws: Workspace, segments: list[ChildRef]) -> list[bytes]:
 
 
 def _same_from_start(left: Sequence[ChildRef], right: Sequence[ChildRef]) -> int:
-    """How many nodes hold the same items, up to the first that does not."""
+    """Return how many nodes contain the same items, up to the first that does not."""
     count = 0
     for one, other in zip(left, right, strict=False):
         alike = one.id == other.id or (not one.height and not other.height and one.digest == other.digest)

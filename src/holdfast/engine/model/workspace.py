@@ -1,8 +1,8 @@
-"""Reading and changing trees of nodes, without doing any I/O.
+"""Reading and changing trees of nodes, without I/O.
 
-What needs nodes is a generator: it yields the ids it wants and is sent the stored nodes, in as few rounds as it can.
-Whoever drives it decides where nodes come from, and whether to wait for them. `Workspace` keeps what was loaded and
-what was made, so that nothing is asked for twice and nothing is stored that was there before.
+A computation that needs nodes is a generator: it yields their ids and is sent the stored nodes, in as few rounds as it
+can. The caller decides where nodes come from, and whether to wait for them. `Workspace` has the loaded nodes and the
+new ones, so that nothing is read twice and nothing is stored that existed before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from holdfast.engine.model.nodes import (
 from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 
 MAX_TOTAL = 1 << 24
-"""How many items and entries are read of one state."""
+"""The largest number of items and entries of a state."""
 
 _MAX_LEVELS = 4 * MAX_DEPTH
-"""Dicts nest at most that deep, and each has a few levels of nodes."""
+"""The largest number of levels: dicts nest at most that deep, and each has a few levels of nodes."""
 
 T = TypeVar("T")
 Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
@@ -37,11 +37,11 @@ Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
 
 
 class MissingNode(CorruptError):
-    """A node that was asked for is not in the store; it may have been when the question arose."""
+    """A node is not in the store; it may have been when its id was read."""
 
 
 class Workspace:
-    """Nodes at hand: loaded ones, and new ones that are not stored yet.
+    """The nodes in memory: loaded ones, and new ones that are not stored yet.
 
     `created` are new nodes by id, `objects` new large values by pointer.
     """
@@ -53,11 +53,11 @@ class Workspace:
 
     @property
     def ids(self) -> Collection[NodeId]:
-        """The nodes at hand."""
+        """Return the ids of the nodes in memory."""
         return self._nodes.keys()
 
     def fetch(self, ids: Iterable[NodeId]) -> Rounds[None]:
-        """Have these nodes at hand."""
+        """Load these nodes."""
         missing = [id for id in dict.fromkeys(ids) if id not in self._nodes]
         if missing:
             stored = yield missing
@@ -68,21 +68,21 @@ class Workspace:
                 self._nodes[id] = decode_node(id, data)
 
     def segment(self, child: ChildRef) -> SegmentNode:
-        """A segment that is at hand."""
+        """Return a segment that is loaded."""
         node = self._nodes[child.id]
         if not isinstance(node, SegmentNode) or len(node.values) != child.size:
             raise _wrong(child)
         return node
 
     def leaf(self, child: ChildRef) -> LeafNode:
-        """A leaf that is at hand."""
+        """Return a leaf that is loaded."""
         node = self._nodes[child.id]
         if not isinstance(node, LeafNode) or len(node.entries) != child.size:
             raise _wrong(child)
         return node
 
     def children(self, child: ChildRef) -> tuple[ChildRef, ...]:
-        """The nodes below an index that is at hand, each one level lower, which hold what it says they hold."""
+        """Return the nodes below an index that is loaded. `CorruptError` if they do not match the index."""
         node = self._nodes[child.id]
         if not isinstance(node, IndexNode) or any(below.height != child.height - 1 for below in node.children):
             raise _wrong(child)
@@ -91,7 +91,7 @@ class Workspace:
         return node.children
 
     def add(self, node: Node) -> NodeId:
-        """Make a node."""
+        """Create a node."""
         id, data = encode_node(node)
         if id not in self._nodes:
             self._nodes[id] = node
@@ -99,11 +99,11 @@ class Workspace:
         return id
 
     def load_all(self, tops: Iterable[ChildRef]) -> Rounds[None]:
-        """Have everything below these nodes at hand, one round per level."""
+        """Load everything below these nodes, one round per level."""
         level = list(tops)
         total = 0
         for _ in range(_MAX_LEVELS):
-            # A node may stand in a tree many times over: what it adds up to is counted before it is spread out.
+            # A node may be in a tree many times: its total is counted before it is expanded.
             total += sum(child.size for child in level if not child.height)
             if not level:
                 return
@@ -121,7 +121,7 @@ class Workspace:
         raise TooDeepError(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
 
     def load_indexes(self, top: ChildRef) -> Rounds[list[ChildRef]]:
-        """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
+        """Return the segments or leaves below a node, in order, and load everything above them but not themselves."""
         level = [top]
         while level[0].height:
             yield from self.fetch(child.id for child in level)
@@ -129,14 +129,14 @@ class Workspace:
         return level
 
     def bottom(self, top: ChildRef | None) -> list[ChildRef]:
-        """The segments or leaves below a node, in order; all must be at hand."""
+        """Return the segments or leaves below a node, in order; all must be loaded."""
         level = [] if top is None else [top]
         while level and level[0].height:
             level = [below for child in level for below in self.children(child)]
         return level
 
     def index(self, children: Sequence[ChildRef]) -> ChildRef | None:
-        """One node over these, which may be of different heights: as many levels of indexes as it takes."""
+        """Return one node over these, which may be of different heights: with as many levels of indexes as needed."""
         row = list(children)
         while len(row) > 1:
             height = min(child.height for child in row)
@@ -153,7 +153,7 @@ class Workspace:
         return row[0] if row else None
 
     def raised(self, group: Sequence[ChildRef], *, filled: bool = False) -> list[ChildRef]:
-        """Indexes over nodes of one height. At the end of a tree they are filled: that is where it grows."""
+        """Return indexes over nodes of one height. At the end of a tree they are filled: that is where it grows."""
         raised = []
         for part in chunks(group, FANOUT, filled=filled):
             size = sum(child.size for child in part)
@@ -168,7 +168,7 @@ def _wrong(child: ChildRef) -> CorruptError:
 
 
 def chunks(row: Sequence[T], limit: int, *, filled: bool = False) -> list[Sequence[T]]:
-    """The row in parts none over the limit: of about the same length, or all but the last filled."""
+    """Return the row in parts none over the limit: of about the same length, or all but the last filled."""
     if filled:
         return [row[start : start + limit] for start in range(0, len(row), limit)]
     count = -(-len(row) // limit)

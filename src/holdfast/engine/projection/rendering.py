@@ -1,6 +1,6 @@
-"""Values, messages and times as people read them in a store: plain text and JSON that every database can keep.
+"""Values, messages and times as readable text: plain text and JSON that every database can store.
 
-JSON here has no NUL, no number beyond 64 bits, no NaN, and nests only so deep: PostgreSQL and MongoDB refuse the rest.
+The JSON has no NUL, no number beyond 64 bits, no NaN, and limited nesting: PostgreSQL and MongoDB refuse the rest.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast.errors import TooDeepError
 CAP = 64 << 10
 """A value of more bytes than this, packed or as JSON, is left out."""
 
-_MOST = 8 << 20
-"""Messages of more bytes than this together are left out where they would be written at once: they make one batch with
-the step, and databases bound those."""
+_MAX_MESSAGES_BYTES = 8 << 20
+"""Messages of more bytes than this together are left out where they would be written at once: they are in one batch
+with the step, and databases limit those."""
 
 _KEY = 256
-"""How many bytes the name of a channel, or of an entry, has in a key: the names of tenant and thread need room too."""
+"""How many bytes of the name of a channel or an entry are in a key: the names of tenant and thread need space, too."""
 
 VALUE, CONVERSATION, LEFT_OUT = "value", "conversation", "left out"
-"""What is shown of a channel: its value, its messages one by one, or that there is one."""
+"""How a channel is shown: its value, its messages one by one, or only that it exists."""
 
 _DEPTH = 64
 _MESSAGES = "messages"
-"""In a channel of this name, plain strings are messages too."""
+"""In a channel of this name, plain strings are messages, too."""
 
 ROLES = {
     "human": "user",
@@ -51,11 +51,11 @@ ROLES = {
     "ChatMessageChunk": "chat",
     "remove": "remove",
 }
-"""Types of LangChain's messages, and what others call those who said them."""
+"""The roles of LangChain's types of messages."""
 
 
 class RenderedMessage(NamedTuple):
-    """A message: who says what, and all of it as JSON."""
+    """A message: its role, name and text, and all of it as JSON."""
 
     role: str
     name: str
@@ -63,8 +63,8 @@ class RenderedMessage(NamedTuple):
     json: str
 
 
-def shown(packed: Packed) -> tuple[str, str]:
-    """Whether a value is shown, and as what JSON."""
+def render_value(packed: Packed) -> tuple[str, str]:
+    """Return how a value is shown, and its JSON."""
     if _size(packed) > CAP or _has_pointer(packed):
         return LEFT_OUT, "null"
     try:
@@ -75,16 +75,16 @@ def shown(packed: Packed) -> tuple[str, str]:
 
 
 def messages(channel: str, items: Sequence[bytes]) -> list[RenderedMessage] | None:
-    """The messages that a list in a channel consists of; None if something else is in it."""
-    if sum(map(len, items)) > _MOST:
+    """Return the messages in a list; None if something else is in it."""
+    if sum(map(len, items)) > _MAX_MESSAGES_BYTES:
         return None
-    found = []
+    result = []
     for item in items:
-        said = _message(channel, item)
-        if said is None:
+        message = _message(channel, item)
+        if message is None:
             return None
-        found.append(said)
-    return found
+        result.append(message)
+    return result
 
 
 def _message(channel: str, packed: bytes) -> RenderedMessage | None:
@@ -108,7 +108,7 @@ def _message(channel: str, packed: bytes) -> RenderedMessage | None:
 
 
 def _words(content: Any) -> str:
-    """The text of a message, of which some models make parts."""
+    """Return the text of a message, which may consist of parts."""
     if type(content) is str:
         return content
     if type(content) is not list:
@@ -122,7 +122,7 @@ def _within_cap(text: str) -> str:
 
 
 def to_text(plain: Any) -> str:
-    """A tree of JSON values as text that every store can keep."""
+    """Return a tree of JSON values as text that every store can store."""
     return encode(_clean(plain, _DEPTH)).decode()
 
 
@@ -144,7 +144,7 @@ def _clean(tree: Any, depth: int) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Text without NUL and lone surrogates."""
+    """Return text without NUL and lone surrogates."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     try:
@@ -155,10 +155,10 @@ def clean_text(text: str) -> str:
 
 
 def key_text(text: str) -> str:
-    """Text as part of a key: the start of it and a digest, where it is too long or had to be cleaned."""
-    cleaned = clean_text(text)
-    data = cleaned.encode()
-    if cleaned == text and len(data) <= _KEY:
+    """Return text as part of a key: its start and a digest, where it is too long or had to be cleaned."""
+    clean = clean_text(text)
+    data = clean.encode()
+    if clean == text and len(data) <= _KEY:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
     return f"{data[: _KEY - 40].decode(errors='ignore')}…{digest}"
@@ -166,7 +166,7 @@ def key_text(text: str) -> str:
 
 @lru_cache(256)  # all rows of a step have the same
 def time_text(time: int) -> str:
-    """A time in nanoseconds since 1970, as text that sorts: UTC, to the microsecond."""
+    """Return a time in nanoseconds since 1970 as text that sorts: UTC, to the microsecond."""
     seconds, rest = divmod(time, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
 
@@ -180,7 +180,7 @@ def _size(packed: Packed) -> int:
 
 
 def _has_pointer(packed: Packed) -> bool:
-    """Whether something stands for a large value. Such a value alone is too large to be shown."""
+    """Return whether there is a pointer to a large value. Such a value alone is too large to be shown."""
     if isinstance(packed, bytes):
         return is_pointer(packed)
     return any(map(_has_pointer, packed if isinstance(packed, list) else packed.values()))

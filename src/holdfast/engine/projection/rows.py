@@ -1,4 +1,4 @@
-"""What readable rows are made of: steps about to be stored, and where the items of their lists come from."""
+"""The input of readable rows: steps about to be stored, and where the items of their lists come from."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
 
 
 class ProjectedStep(NamedTuple):
-    """A step that is about to be stored: what rows are made of."""
+    """A step that is about to be stored."""
 
     info: LineInfo
     point: StepRef
     step: Step
-    held: LoadedState
+    loaded: LoadedState
     parent: StepRef | None
     branches: Sequence[Branch]
-    """Those that are made, or get another name, together with it."""
+    """Branches that are created or renamed together with it."""
 
 
 class ProjectedThread(NamedTuple):
-    """What the rows of a thread say: its row, if it has one; of each channel, how it is shown and how many items."""
+    """The stored rows of a thread: its row, if any; of each channel, how it is shown and how many items it has."""
 
     row: tuple[Scalar, ...] | None
     channels: Mapping[str, tuple[str, int]]
     version: int
-    """Of the line, for which these are the names of its branches."""
+    """The version of the line that has these names of branches."""
     names: Mapping[int, str]
 
     @property
@@ -61,7 +61,7 @@ class ProjectedThread(NamedTuple):
         return "" if self.row is None else str(self.row[5])
 
     def label(self, number: int) -> str:
-        """What a branch is called."""
+        """Return the label of a branch."""
         name = self.names.get(number, "")
         if not name and not number and MAIN.name not in self.names.values():
             return MAIN.name
@@ -70,7 +70,7 @@ class ProjectedThread(NamedTuple):
 
 @dataclass
 class RowChanges:
-    """The changes that bring a thread's rows up to date, and what is then known of them."""
+    """The changes that bring a thread's rows up to date, and the rows afterwards."""
 
     line: Line
     changes: list[Change] = field(default_factory=list)
@@ -82,7 +82,7 @@ class RowChanges:
 
 
 class NewItems(NamedTuple):
-    """So many items that a step brought."""
+    """A number of items that a step added."""
 
     step: int
     length: int
@@ -101,54 +101,54 @@ def newest_step(line: Line) -> Scan:
     return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id")
 
 
-def nothing_shown(line: Line) -> list[Change]:
-    """Show nothing of a thread's state."""
+def clear_state(line: Line) -> list[Change]:
+    """Return the changes that remove a thread's state from the rows."""
     return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
 
 
 _HIDDEN = ("\0", "__", "branch:to:", "join:")
-"""How such names start: those of the frameworks' own channels, and LangGraph's for what runs next."""
+"""Prefixes of internal names: those of frameworks' own channels, and of LangGraph's for scheduling."""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a channel is a framework's own, and none of the user's: what people look at leaves it out."""
+    """Return whether a channel is a framework's own, and not shown to people."""
     return name.startswith(_HIDDEN)
 
 
-def chain_to(made: Sequence[ProjectedStep], latest: ProjectedStep) -> list[ProjectedStep]:
-    """The steps that lead to one, of those that are made together."""
-    by_hash = {each.point.hash: each for each in made}
+def chain_to(steps: Sequence[ProjectedStep], latest: ProjectedStep) -> list[ProjectedStep]:
+    """Return those of some steps that lead to one of them."""
+    by_hash = {each.point.hash: each for each in steps}
     chain = [latest]
     while (parent := chain[0].parent) is not None and parent.hash in by_hash:
         chain.insert(0, by_hash[parent.hash])
     return chain
 
 
-def touched(chain: Sequence[ProjectedStep]) -> dict[bytes, list[tuple[int, Operation | None]]]:
-    """What steps do to each channel, from when it was last set anew on; None where it is removed."""
-    touched: dict[bytes, list[tuple[int, Operation | None]]] = {}
+def operations_by_channel(chain: Sequence[ProjectedStep]) -> dict[bytes, list[tuple[int, Operation | None]]]:
+    """Return the operations of steps on each channel, since it was last set as a whole; None where it is removed."""
+    operations: dict[bytes, list[tuple[int, Operation | None]]] = {}
     for number, each in enumerate(chain):
         for key in each.step.edit.removed:
-            touched[key] = [(number, None)]
+            operations[key] = [(number, None)]
         for key, operation in each.step.edit.put:
             if isinstance(operation, SetValue):
-                touched[key] = []
-            touched.setdefault(key, []).append((number, operation))
-    return touched
+                operations[key] = []
+            operations.setdefault(key, []).append((number, operation))
+    return operations
 
 
-def edited(pieces: Sequence[Piece], edit: EditList, step: int) -> list[Piece]:
-    """The list that a step makes of another one, as to where each item comes from."""
-    edited: list[Piece] = []
+def edit_pieces(pieces: Sequence[Piece], edit: EditList, step: int) -> list[Piece]:
+    """Return where each item of a list comes from after a step."""
+    edited_pieces: list[Piece] = []
     for part in edit.parts:
         if isinstance(part, KeepRun):
-            edited += _cut(pieces, part.start, part.length)
+            edited_pieces += _slice_pieces(pieces, part.start, part.length)
         else:
-            edited.append(NewItems(step, len(part) if type(part) is tuple else 1))
-    return edited
+            edited_pieces.append(NewItems(step, len(part) if type(part) is tuple else 1))
+    return edited_pieces
 
 
-def _cut(pieces: Iterable[Piece], start: int, length: int) -> Iterator[Piece]:
+def _slice_pieces(pieces: Iterable[Piece], start: int, length: int) -> Iterator[Piece]:
     for piece in pieces:
         count = piece.length
         low, high = max(start, 0), min(start + length, count)
@@ -162,34 +162,34 @@ def _cut(pieces: Iterable[Piece], start: int, length: int) -> Iterator[Piece]:
 
 
 def entries_of(header: StepHeader) -> Iterator[tuple[str, str]]:
-    """The entries of a step's metadata, as text."""
+    """Yield the entries of a step's metadata, as text."""
     try:
         plain = to_plain(header.metadata)
     except TooDeepError:
         return
     entries = plain if type(plain) is dict else {"": plain}
-    seen: set[str] = set()
+    keys: set[str] = set()
     for name, value in entries.items():
         key, text = key_text(name), to_text(value)
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             yield key, text if len(text) <= CAP else "null"
 
 
 async def transitions(backend: Backend, line: Line) -> list[Row]:
-    """The readable rows of a thread's steps."""
+    """Return the readable rows of a thread's steps."""
     (rows,) = await backend.read([Scan(TRANSITIONS, tuple(line))])
     return rows
 
 
 async def relabelled(backend: Backend, line: Line, branch: Branch) -> list[Change]:
-    """The changes that go together with another name of a branch, whether or not rows are written here."""
-    heads, found = await backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
+    """Return the changes of rows when a branch is renamed, whether or not rows are written by this store."""
+    heads, transitions = await backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
     rows = RowChanges(line)
-    # Whoever writes rows meanwhile may not know the name.
+    # A writer of rows may not know the new name yet.
     rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
     label = ProjectedThread(None, NO_CHANNELS, 0, {branch.branch: branch.name}).label(branch.branch)
-    for row in found:
+    for row in transitions:
         parent, _, number, *rest = row.columns
         if number == branch.branch:
             rows.put(TRANSITIONS, row.key[2:], parent, label, number, *rest)
@@ -197,13 +197,13 @@ async def relabelled(backend: Backend, line: Line, branch: Branch) -> list[Chang
 
 
 async def without(
-    backend: Backend, line: Line, gone: Set[str], branches: Iterable[Branch], transitions: Sequence[Row]
+    backend: Backend, line: Line, ids: Set[str], branches: Iterable[Branch], transitions: Sequence[Row]
 ) -> list[Change]:
-    """The changes that go together with the pruning of steps, whether or not rows are written here.
+    """Return the changes of rows when steps are pruned, whether or not rows are written by this store.
 
-    `branches` are those that are left, `transitions` the rows of the steps that there were when it was chosen which go.
+    `branches` are those that remain, `transitions` the rows of all steps when the selection was made.
 
-    If the checkpoint goes that is shown, nothing is shown of the thread until `Projector.follow`.
+    If the checkpoint that is shown is pruned, nothing is shown of the thread until `Projector.follow`.
     """
     heads, values, talk = await backend.read(
         [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
@@ -212,22 +212,22 @@ async def without(
     rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
     if not heads and not transitions:
         return rows.changes
-    left = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
+    remaining = ProjectedThread(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
     for row in transitions:
-        if row.key[2] in gone:
+        if row.key[2] in ids:
             rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))
             continue
         parent, branch, number, *rest = row.columns
-        now = ("" if parent in gone else parent, left.label(int(number)))
+        now = ("" if parent in ids else parent, remaining.label(int(number)))
         if now != (parent, branch):
             rows.put(TRANSITIONS, row.key[2:], *now, number, *rest)
-    if not heads or heads[0].columns[0] in gone:
-        return rows.changes + nothing_shown(line)
+    if not heads or heads[0].columns[0] in ids:
+        return rows.changes + clear_state(line)
     head = heads[0].columns
-    if head[1] in gone:
+    if head[1] in ids:
         rows.put(AGENT_STATES, (), head[0], "", *head[2:6], int(head[6]) + 1)
-    for space, found, place in ((STATE_VALUES, values, 2), (CONVERSATIONS, talk, 3)):
-        for row in found:
-            if row.columns[place] in gone:
-                rows.put(space, row.key[2:], *row.columns[:place], "", *row.columns[place + 1 :])
+    for space, stored, column in ((STATE_VALUES, values, 2), (CONVERSATIONS, talk, 3)):
+        for row in stored:
+            if row.columns[column] in ids:
+                rows.put(space, row.key[2:], *row.columns[:column], "", *row.columns[column + 1 :])
     return rows.changes

@@ -1,4 +1,4 @@
-"""A walk along a line that is rewritten: which steps stay, and what they will look like."""
+"""The progress of a rewrite along a line: which steps remain, and their new rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row
 from holdfast.engine.state_loader import LoadedState
 
 FIRST = Branch(0, 0, 0, 0, "")
-"""Stands for the branch that has no row."""
+"""Represents the branch that has no row."""
 
 
 class RewriteProgress:
-    """How far a rewrite has come.
+    """The progress of a rewrite.
 
-    `points` are the steps of which `dropped` go; without them, none does. `merges` are those of them that are merges,
-    with their further parents.
+    `points` are the steps of which `dropped` are removed; without them, none is. `merges` are those of them that are
+    merges, with their further parents.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class RewriteProgress:
         self.dropped = dropped
         self._closed = closed
         self.known: dict[int, list[StepRef]] = {}
-        """The steps that there were when it was chosen which of them go, by branch."""
+        """The steps that existed when the selection was made, by branch."""
         self._merges = dict(merges)
-        """Merges that go, or went before, and their further parents."""
+        """Merges that are removed, or were before, and their further parents."""
         for point in points or ():
             self.known.setdefault(point.branch, []).append(point)
             if point.merged:
@@ -53,76 +53,76 @@ class RewriteProgress:
         """How many steps of each branch are done."""
         self.folds: list[Row] = []
         self.pointers: set[bytes] = set()
-        """Those of large values that are still needed."""
+        """The pointers to large values that are still needed."""
         self.merged: set[tuple[int, int]] = set()
-        """Where the further parents of the merges are that stay."""
+        """The positions of further parents of the merges that remain."""
         self.kept_ids: set[str] = set()
         self.dropped_ids: set[str] = set()
         self.after_gaps: list[StepRef] = []
-        """The steps that stay, where some go that lie between them and the one before that stays."""
+        """The steps that remain and follow a removed one."""
         self._gaps: dict[int, bool] = {}
-        """Of each branch, whether some went since the last one that stays."""
+        """Of each branch, whether steps were removed since the last one that remains."""
         self._gap_starts: set[tuple[int, int]] = set()
-        self.rehearsal: ScratchNodes | None = None
-        """Where nodes and large values are that would be stored; None if they are."""
+        self.scratch: ScratchNodes | None = None
+        """The nodes and large values of a dry run; None otherwise."""
         self.added = SizeBalance()
-        """The nodes and large values of the new form."""
+        """The size of the nodes and large values of the new form."""
         self._added: set[Key] = set()
-        self._base_places = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
-        self._starts = set(self._base_places.values())
+        self._base_positions = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
+        self._starts = set(self._base_positions.values())
         self._bases: dict[tuple[int, int], LoadedState] = {(0, -1): LoadedState(EMPTY, 0)}
         self._last: dict[int, LoadedState | None] = {}
         self._sizes: dict[int, int] = {}
         self._ends: dict[int, tuple[StepRef, Row]] = {}
-        """The last step of each branch that is kept, as it was and as it will be."""
+        """The last remaining step of each branch, as it was and as it will be."""
         self._changed: dict[tuple[int, int], Row] = {}
 
     def goes(self, point: StepRef) -> bool:
-        """Whether only its place is left of a step, if that."""
+        """Return whether a step is removed, or reduced to a stub."""
         return point.pruned or point[:2] in self.dropped
 
     def last(self, branch: Branch) -> LoadedState | None:
-        """The state before the next step of a branch; None if the step of that state goes."""
+        """Return the state before the next step of a branch; None if the step of that state is removed."""
         if branch.branch in self._last:
             return self._last[branch.branch]
         return self._bases.get((branch.base_branch, branch.base_length - 1))
 
-    def keep(self, row: Row, held: LoadedState, stored: Iterable[bytes]) -> None:
-        """Go past a step that stays."""
+    def keep(self, row: Row, loaded: LoadedState, stored: Iterable[bytes]) -> None:
+        """Pass a step that remains."""
         point = StepRef.of(row)
         if self._follows_gap(point):
             self.after_gaps.append(point)
         self._gaps[point.branch] = False
-        self._reached(point, held)
+        self._advance(point, loaded)
         self.kept_ids.add(point.id)
-        now = point._replace(tail=len(held.tail))
+        now = point._replace(tail=len(loaded.tail))
         if self.dropped:
             size = self._sizes.get(point.branch, 0) + len(row.body) + sum(map(len, stored))
             self._sizes[point.branch] = size
-            # What a branch takes is read off its last step. The others need not be written for that.
+            # The size of a branch is read from its last step. The others need not be written for that.
             self._ends[point.branch] = point, now._replace(size=size).row(self.line, row.body)
         if now != point:
             self._changed[point[:2]] = now.row(self.line, row.body)
 
     def drop(self, point: StepRef) -> None:
-        """Go past a step that goes, or went before."""
+        """Pass a step that is removed, or was before."""
         gap = self._gaps[point.branch] = not point.pruned or self._follows_gap(point)
         if gap and point[:2] in self._starts:
             self._gap_starts.add(point[:2])
-        self._reached(point, None)
+        self._advance(point, None)
         if not point.pruned:
             self.dropped_ids.add(point.id)
 
     def _follows_gap(self, point: StepRef) -> bool:
         if point.seq:
             return self._gaps.get(point.branch, False)
-        return self._base_places.get(point.branch) in self._gap_starts
+        return self._base_positions.get(point.branch) in self._gap_starts
 
-    def _reached(self, point: StepRef, held: LoadedState | None) -> None:
+    def _advance(self, point: StepRef, loaded: LoadedState | None) -> None:
         self.done[point.branch] = point.seq + 1
-        self._last[point.branch] = held
-        if point[:2] in self._starts and held is not None:
-            self._bases[point[:2]] = held
+        self._last[point.branch] = loaded
+        if point[:2] in self._starts and loaded is not None:
+            self._bases[point[:2]] = loaded
 
     def add(self, rows: Iterable[Row]) -> None:
         """Count rows of the new form."""
@@ -132,15 +132,15 @@ class RewriteProgress:
 
     @property
     def size(self) -> int:
-        """How many bytes the steps that stay take, with their nodes and large values."""
+        """Return how many bytes the remaining steps take, with their nodes and large values."""
         return sum(self._sizes.values())
 
     def switched(self) -> list[Change]:
-        """The changes that make the new form the one that is read."""
+        """Return the changes that make the new form the current one."""
         changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
         steps = dict(self._changed)
         if self.dropped:
-            lengths = self._kept_lengths()
+            lengths = self._needed_lengths()
             changes += (
                 Delete(BRANCHES, (*self.line, branch.branch))
                 for branch in self.branches[1:]
@@ -171,17 +171,17 @@ class RewriteProgress:
         return [*changes, Put(LINES, info_row(self.line, self.fresh))]
 
     def _is_start(self, branch: Branch) -> bool:
-        """Whether a branch without steps of its own can be gone on with."""
+        """Return whether a branch without steps of its own can be continued."""
         place = (branch.base_branch, branch.base_length - 1)
         return not self.done.get(branch.branch) and (place in self._bases)
 
-    def _kept_lengths(self) -> dict[int, int]:
-        """How many places of each branch are still needed: by its own steps, by merges, or by branches that start from
-        them."""
+    def _needed_lengths(self) -> dict[int, int]:
+        """Return how many positions of each branch are still needed: by its own steps, by merges, or by branches that
+        start from them."""
         merged = set(self.merged)
         while True:
             lengths = self._lengths(merged)
-            # What is left of a merge says what it merged, and that stays to be found as well.
+            # The stub of a merge names what it merged, and that remains as well.
             stubs = [parents for (number, seq), parents in self._merges.items() if seq < lengths[number]]
             more = {parent[:2] for parents in stubs for parent in parents} - merged
             if not more:

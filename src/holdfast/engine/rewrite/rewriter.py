@@ -1,9 +1,9 @@
-"""Rewriting a line: another physical form under the same commit hashes.
+"""Rewriting a line: another physical form with the same commit hashes.
 
-The one operation behind everything that changes how a line is stored and not what it says. The new form is written
-beside the old one and made durable; one batch switches; what only the old form needed is swept. Whoever reads meanwhile
-sees one form or the other. A crash before the switch leaves the old form, a crash after it the new one, and rows that
-nobody reads until the next rewrite sweeps them.
+This is the one operation that changes how a line is stored and not its content. The new form is written beside the old
+one and made durable; one batch switches; what only the old form needed is removed. Concurrent readers see one form or
+the other. A crash before the switch leaves the old form, a crash after it the new one, and unused rows that the next
+rewrite removes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import LineIndex
+from holdfast.engine.lines import LineIndex, require_no_hold
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector
-from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.removal import LineRemoval
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
 from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import (
     MERGE,
+    PIN,
     Branch,
     Line,
     LineInfo,
@@ -44,30 +44,30 @@ from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError
 
 _FEW = 8
-"""How many steps are read at first: nobody knows how large they are."""
+"""How many steps are read at first, when their size is unknown."""
 
 _BATCH_BYTES = 1 << 20
 """About how many bytes of nodes are stored at a time."""
 
 _ATTEMPTS = 100
-"""How often a rewrite follows what was appended meanwhile before it gives up."""
+"""How often a rewrite follows concurrent appends before it gives up."""
 
 
 class RewritePlan(NamedTuple):
-    """What is to go from a line: steps by their places, and what else is to change together with that."""
+    """What to remove from a line: steps by their positions, and other changes to make together with that."""
 
     dropped: frozenset[tuple[int, int]]
     changes: Sequence[Change] = ()
     closed: int = 0
-    """A branch that loses its name, where its place is still needed."""
+    """A branch that loses its name, where its positions are still needed."""
 
 
 Choose: TypeAlias = Callable[[Sequence[StepRef], Sequence[Branch]], Awaitable[RewritePlan]]
-"""Chooses what is to go, given a line's steps, branch by branch, and its branches but the first."""
+"""Selects what to remove, given a line's steps, branch by branch, and its branches but the first."""
 
 
 class RewriteResult(NamedTuple):
-    """What a rewrite did, or would do: what it gives back, and how many bytes the thread then has."""
+    """The result of a rewrite or a dry run: what it frees, and how many bytes the thread has afterwards."""
 
     freed: SizeBalance
     size: int
@@ -78,15 +78,15 @@ class Rewriter:
 
     def __init__(
         self,
-        ground: EngineContext,
+        context: EngineContext,
         lines: LineIndex,
         states: StateLoader,
         projector: Projector,
         indexer: TextIndexer,
         deltas: DeltaReader,
     ) -> None:
-        self._ground = ground
-        self._backend = ground.backend
+        self._context = context
+        self._backend = context.backend
         self._lines = lines
         self._states = states
         self._projector = projector
@@ -94,283 +94,287 @@ class Rewriter:
         self._deltas = deltas
 
     async def rewrite(self, line: Line, choose: Choose | None = None) -> None:
-        """Fold a line from its first step on: its nodes are then as full as they can be, and what none needs is gone.
+        """Fold a line from its first step on: its nodes are then as full as they can be, and unused rows are removed.
 
-        Steps that are chosen go, but for pinned ones. Where others follow them a stub is left, and those stay readable
-        as they were. It is done in full or not at all. Appends go on meanwhile. `ConflictError` if another rewrite of
-        the thread is under way, `DeniedError` if steps are chosen and the thread is held.
+        Selected steps are removed, except pinned ones. Where others follow them a stub remains, and those stay
+        readable. It is done in full or not at all. Appends continue meanwhile. `ConflictError` if another rewrite of
+        the thread is in progress, `DeniedError` if steps are selected and there is a hold on the thread.
         """
-        await self._leased(line, choose, weighed=False)
+        await self._rewrite(line, choose, measure=False)
 
     async def prune(self, line: Line, choose: Choose) -> RewriteResult:
-        """The same; tells what that gave back."""
-        return await self._leased(line, choose, weighed=True)
+        """Rewrite a line, and return what that freed."""
+        return await self._rewrite(line, choose, measure=True)
 
     async def rehearse(self, line: Line, choose: Choose) -> RewriteResult:
-        """What `prune` would give back. All is worked out as it does, and nothing is written."""
+        """Return what `prune` would free. All is computed as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
             left = await balance(self._backend, _leftovers(line, info))
             try:
-                outcome = await self._attempt(line, None, choose, weighed=True)
-            except (_Overtaken, MissingNode, CorruptError) as error:
-                if not isinstance(error, _Overtaken) and await self._lines.info(line) == info:
+                outcome = await self._attempt(line, None, choose, measure=True)
+            except (_ConcurrentChange, MissingNode, CorruptError) as error:
+                if not isinstance(error, _ConcurrentChange) and await self._lines.info(line) == info:
                     raise
                 continue
             if outcome is not None:
                 return outcome._replace(freed=outcome.freed.plus(left))
-        raise _kept_changing(line)
+        raise _keeps_changing(line)
 
-    async def _leased(self, line: Line, choose: Choose | None, *, weighed: bool) -> RewriteResult:
-        lease = Lease(self._ground, line, "rewrite")
+    async def _rewrite(self, line: Line, choose: Choose | None, *, measure: bool) -> RewriteResult:
+        lease = Lease(self._context, line, "rewrite")
         try:
             await lease.take()
             left = SizeBalance()
-            if weighed:
+            if measure:
                 left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
-                    outcome = await self._attempt(line, lease, choose, weighed=weighed)
+                    outcome = await self._attempt(line, lease, choose, measure=measure)
                     if outcome is not None:
-                        self._ground.cache.forget(line)
+                        self._context.cache.forget(line)
                         await self._projector.follow(line)
                         return outcome._replace(freed=outcome.freed.plus(left))
-                except _Overtaken:
-                    await self._lines.info(line)  # says so if the line is gone
+                except _ConcurrentChange:
+                    await self._lines.info(line)  # raises if the line was deleted
                 await lease.show_life()
-            raise _kept_changing(line)
+            raise _keeps_changing(line)
         finally:
             await lease.give_back()
 
     async def _attempt(
-        self, line: Line, lease: Lease | None, choose: Choose | None, *, weighed: bool
+        self, line: Line, lease: Lease | None, choose: Choose | None, *, measure: bool
     ) -> RewriteResult | None:
-        """Rewrite a line as it is now; without a lease, only as if. None if it changed meanwhile."""
+        """Rewrite a line as it is now; without a lease, as a dry run. None if it changed meanwhile."""
         info = await self._lines.info(line)
         if lease is not None:
             await self._sweep(line, info, lease)
         branches = await self._lines.branches(line)
-        choice, points = RewritePlan(frozenset()), None
-        guards: Sequence[Change] = ()
+        plan, points = RewritePlan(frozenset()), None
+        conditions: Sequence[Change] = ()
         if choose is not None:
             points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
-            choice = await self._spared(line, points, await choose(points, branches))
-            if not choice.dropped:
-                return await self._only(line, info, lease, choice.changes)
-            guards = await unheld(self._backend, [line])
-            carried = await self._deltas.carried(line, points, branches, choice.dropped)
-            choice = choice._replace(changes=[*choice.changes, *carried])
-        merges = await self._merges(line, points or (), choice.dropped)
-        walk = RewriteProgress(line, info, branches, choice.dropped, points, choice.closed, merges)
-        with ScratchNodes() as rehearsal:
-            walk.rehearsal = rehearsal if lease is None else None
-            return await self._walked(walk, lease, guards, choice, weighed=weighed)
+            plan = await self._without_pins(line, points, await choose(points, branches))
+            if not plan.dropped:
+                return await self._apply_only(line, info, lease, plan.changes)
+            conditions = await require_no_hold(self._backend, [line])
+            carried = await self._deltas.carried(line, points, branches, plan.dropped)
+            plan = plan._replace(changes=[*plan.changes, *carried])
+        merges = await self._merges(line, points or (), plan.dropped)
+        progress = RewriteProgress(line, info, branches, plan.dropped, points, plan.closed, merges)
+        with ScratchNodes() as scratch:
+            progress.scratch = scratch if lease is None else None
+            return await self._finish(progress, lease, conditions, plan, measure=measure)
 
-    async def _walked(
+    async def _finish(
         self,
-        walk: RewriteProgress,
+        progress: RewriteProgress,
         lease: Lease | None,
-        guards: Sequence[Change],
-        choice: RewritePlan,
+        conditions: Sequence[Change],
+        plan: RewritePlan,
         *,
-        weighed: bool,
+        measure: bool,
     ) -> RewriteResult | None:
-        line, info = walk.line, walk.info
-        for branch in walk.branches:
-            if not await self._follow(walk, lease, branch):
+        line, info = progress.line, progress.info
+        for branch in progress.branches:
+            if not await self._follow(progress, lease, branch):
                 return None
         removal = None
-        if choice.dropped:
-            words = await self._indexer.after_prune(line, choice.dropped, await self._after_gaps(walk))
-            removal = await LineRemoval.of(self._backend, walk, words)
+        if plan.dropped:
+            words = await self._indexer.after_prune(line, plan.dropped, await self._after_gaps(progress))
+            removal = await LineRemoval.of(self._backend, progress, words)
         freed = SizeBalance()
-        if weighed:
-            # Once: those who append meanwhile are not to be first again and again.
-            gone = Delete(NODES, (*line, info.form))
-            changes = await self._changes(walk, removal, choice)
-            freed = (await balance(self._backend, [*changes, gone])).plus(walk.added)
+        if measure:
+            # Once: concurrent appends should not cause it to be computed again and again.
+            old_nodes = Delete(NODES, (*line, info.form))
+            changes = await self._changes(progress, removal, plan)
+            freed = (await balance(self._backend, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
-            return RewriteResult(freed, walk.size)
+            return RewriteResult(freed, progress.size)
         while True:
-            for branch in await self._appended(walk):
-                if not await self._follow(walk, lease, branch):
+            for branch in await self._grown_branches(progress):
+                if not await self._follow(progress, lease, branch):
                     return None
-            fixed = [
+            fixed_conditions = [
                 lease.condition(),
                 self._lines.unchanged(line, info),
-                Expect(BRANCHES, (*line, walk.branches[-1].branch + 1), None),
-                *guards,
+                Expect(BRANCHES, (*line, progress.branches[-1].branch + 1), None),
+                *conditions,
             ]
-            ends = (Expect(STEPS, (*line, branch, walk.done[branch]), None) for branch in walk.done)
-            failed = await self._backend.apply([*fixed, *ends, *await self._changes(walk, removal, choice)])
+            ends = (Expect(STEPS, (*line, branch, progress.done[branch]), None) for branch in progress.done)
+            failed = await self._backend.apply(
+                [*fixed_conditions, *ends, *await self._changes(progress, removal, plan)]
+            )
             if failed is None:
                 break
-            if failed < len(fixed):  # not ours any more, or changed in more than its newest steps
+            if failed < len(fixed_conditions):  # the lease was lost, or the line changed in more than its newest steps
                 if not await lease.is_held():
-                    raise await self._taken_over(line)
+                    raise await self._lease_lost(line)
                 return None
-        await self._sweep(line, walk.fresh, lease)
-        return RewriteResult(freed, walk.size)
+        await self._sweep(line, progress.fresh, lease)
+        return RewriteResult(freed, progress.size)
 
     async def _merges(
         self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
     ) -> dict[tuple[int, int], Sequence[StepParent]]:
-        """What the merges among the steps that go have merged, which their stubs keep."""
+        """Return the further parents of removed merges, for their stubs."""
         merges: dict[tuple[int, int], Sequence[StepParent]] = {}
         keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
         async for row in found_rows(self._backend, STEPS, keys):
             try:
-                step = open_step(line, row, self._ground.max_bytes)
+                step = open_step(line, row, self._context.max_bytes)
             except CorruptError:
-                continue  # it goes all the same; what it merged cannot be told any more
+                continue  # it is removed all the same; what it merged is unknown
             merges[StepRef.of(row)[:2]] = step.header.parents[1:]
         return merges
 
-    async def _after_gaps(self, walk: RewriteProgress) -> list[tuple[StepRef, Step]]:
-        """The steps that stay and follow some that go."""
-        keys = [(*walk.line, *point[:2]) for point in walk.after_gaps]
+    async def _after_gaps(self, progress: RewriteProgress) -> list[tuple[StepRef, Step]]:
+        """Return the remaining steps that follow removed ones."""
+        keys = [(*progress.line, *point[:2]) for point in progress.after_gaps]
         return [
-            (StepRef.of(row), open_step(walk.line, row, self._ground.max_bytes))
+            (StepRef.of(row), open_step(progress.line, row, self._context.max_bytes))
             async for row in found_rows(self._backend, STEPS, keys)
         ]
 
-    async def _changes(self, walk: RewriteProgress, removal: LineRemoval | None, choice: RewritePlan) -> list[Change]:
-        """What switches to the new form."""
-        switched = walk.switched()
-        removed = [] if removal is None else await removal.changes(walk, switched)
-        return [*removed, *switched, *choice.changes]
+    async def _changes(self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan) -> list[Change]:
+        """Return the changes that switch to the new form."""
+        switched = progress.switched()
+        removed = [] if removal is None else await removal.changes(progress, switched)
+        return [*removed, *switched, *plan.changes]
 
-    async def _spared(self, line: Line, points: Sequence[StepRef], choice: RewritePlan) -> RewritePlan:
-        """The same choice, but for steps that are pinned."""
-        if not choice.dropped:
-            return choice
+    async def _without_pins(self, line: Line, points: Sequence[StepRef], plan: RewritePlan) -> RewritePlan:
+        """Return the plan without steps that are pinned."""
+        if not plan.dropped:
+            return plan
         (rows,) = await self._backend.read([Scan(REFS, (*line, PIN))])
         pinned = {str(row.columns[0]) for row in rows}
         last = {each.id: each for each in sorted(points, key=lambda each: each.revision) if each.id in pinned}
-        return choice._replace(dropped=choice.dropped - {each[:2] for each in last.values()})
+        return plan._replace(dropped=plan.dropped - {each[:2] for each in last.values()})
 
-    async def _only(
+    async def _apply_only(
         self, line: Line, info: LineInfo, lease: Lease | None, changes: Sequence[Change]
     ) -> RewriteResult | None:
-        """Make the changes that were chosen; no step goes."""
+        """Apply the other changes of a plan; no step is removed."""
         freed = await balance(self._backend, changes)
         if lease is not None and await self._backend.apply([self._lines.unchanged(line, info), *changes]) is not None:
             return None
         return RewriteResult(freed, (await self._lines.summary(line)).size)
 
-    async def _appended(self, walk: RewriteProgress) -> list[Branch]:
-        """The branches that have steps beyond those that were gone past."""
-        numbers = list(walk.done)
-        found = await self._backend.read(
-            [Scan(STEPS, (*walk.line, n), start=(walk.done[n],), limit=1, bodies=False) for n in numbers]
+    async def _grown_branches(self, progress: RewriteProgress) -> list[Branch]:
+        """Return the branches that have steps after those that were passed."""
+        numbers = list(progress.done)
+        pages = await self._backend.read(
+            [Scan(STEPS, (*progress.line, n), start=(progress.done[n],), limit=1, bodies=False) for n in numbers]
         )
-        longer = {number for number, rows in zip(numbers, found, strict=True) if rows}
-        return [branch for branch in walk.branches if branch.branch in longer]
+        longer = {number for number, rows in zip(numbers, pages, strict=True) if rows}
+        return [branch for branch in progress.branches if branch.branch in longer]
 
-    async def _follow(self, walk: RewriteProgress, lease: Lease | None, branch: Branch) -> bool:
-        """Fold what a branch has beyond what was folded before.
+    async def _follow(self, progress: RewriteProgress, lease: Lease | None, branch: Branch) -> bool:
+        """Fold the steps of a branch that were not folded yet.
 
-        False if a step that was not known when the choice was made follows one that goes.
+        False if a new step follows one that is removed.
         """
         number = branch.branch
-        if number not in walk.done:
-            for gone, points in groupby(walk.known.get(number, ()), walk.goes):
-                if gone:
+        if number not in progress.done:
+            for is_removed, points in groupby(progress.known.get(number, ()), progress.goes):
+                if is_removed:
                     for point in points:
-                        walk.drop(point)
+                        progress.drop(point)
                     continue
                 run = list(points)
-                async for row in self._rows(walk, number, run[0].seq, run[-1].seq + 1):
-                    await self._fold_step(walk, lease, row, walk.last(branch))
-                if walk.done.get(number) != run[-1].seq + 1:
-                    raise _Overtaken
-            walk.done.setdefault(number, 0)
-        async for row in self._rows(walk, number, walk.done[number], None):
+                async for row in self._rows(progress, number, run[0].seq, run[-1].seq + 1):
+                    await self._fold_step(progress, lease, row, progress.last(branch))
+                if progress.done.get(number) != run[-1].seq + 1:
+                    raise _ConcurrentChange
+            progress.done.setdefault(number, 0)
+        async for row in self._rows(progress, number, progress.done[number], None):
             point = StepRef.of(row)
             if point.pruned:
-                walk.drop(point)
-            elif walk.known and walk.last(branch) is None:
+                progress.drop(point)
+            elif progress.known and progress.last(branch) is None:
                 return False
             else:
-                await self._fold_step(walk, lease, row, walk.last(branch))
+                await self._fold_step(progress, lease, row, progress.last(branch))
         return True
 
-    async def _rows(self, walk: RewriteProgress, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
-        """The steps of a branch from a number on, up to another."""
+    async def _rows(self, progress: RewriteProgress, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
+        """Yield the steps of a branch from a number on, up to another."""
         page = _FEW
         while stop is None or start < stop:
             end = start + page if stop is None else min(start + page, stop)
-            (rows,) = await self._backend.read([Scan(STEPS, (*walk.line, branch), (start,), (end,))])
+            (rows,) = await self._backend.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
             for row in rows:
                 yield row
             if len(rows) < end - start:
                 return
             start, page = end, next_page(page, rows)
 
-    async def _fold_step(self, walk: RewriteProgress, lease: Lease | None, row: Row, last: LoadedState | None) -> None:
+    async def _fold_step(
+        self, progress: RewriteProgress, lease: Lease | None, row: Row, last: LoadedState | None
+    ) -> None:
         """Store the nodes of a step's state, where it is to be a folded one."""
-        line, point = walk.line, StepRef.of(row)
-        step = open_step(line, row, self._ground.max_bytes)
-        walk.merged.update(parent[:2] for parent in step.header.parents[1:])
+        line, point = progress.line, StepRef.of(row)
+        step = open_step(line, row, self._context.max_bytes)
+        progress.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
-            # What it follows goes. All that its state is made of is taken over, with where it came from.
-            held = await self._states.hold(line, point)
-            if held.form not in (0, walk.info.form):
-                held = await self._states.load(line, point)
-            tree = await self._states.tree(line, held)
-            walk.pointers |= tree.pointers
-            await self._store(walk, lease, row, tree.root, tree.nodes, tree.objects)
+            # Its parent is removed. All of its state is stored, with the origins.
+            loaded = await self._states.hold(line, point)
+            if loaded.form not in (0, progress.info.form):
+                loaded = await self._states.load(line, point)
+            tree = await self._states.tree(line, loaded)
+            progress.pointers |= tree.pointers
+            await self._store(progress, lease, row, tree.root, tree.nodes, tree.objects)
             return
-        held = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
-        walk.pointers.update(pointers(step.edit))
-        # Where steps go, the others are folded where they were: what follows them can then be left as it is.
-        if len(held.tail) < self._ground.fold_every and (point.tail or not walk.dropped):
-            walk.keep(row, held, ())
+        loaded = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
+        progress.pointers.update(pointers(step.edit))
+        # Where steps are removed, the others are folded where they were: what follows them stays as it is.
+        if len(loaded.tail) < self._context.fold_every and (point.tail or not progress.dropped):
+            progress.keep(row, loaded, ())
             return
-        ws, root = await self._states.fold(line, held)
-        walk.pointers.update(ws.objects)
-        await self._store(walk, lease, row, root, ws.created, ws.objects)
+        ws, root = await self._states.fold(line, loaded)
+        progress.pointers.update(ws.objects)
+        await self._store(progress, lease, row, root, ws.created, ws.objects)
         self._states.keep_nodes(ws)
 
     async def _store(
         self,
-        walk: RewriteProgress,
+        progress: RewriteProgress,
         lease: Lease | None,
         row: Row,
         root: MapRoot,
         nodes: Mapping[bytes, bytes],
         objects: Mapping[bytes, bytes],
     ) -> None:
-        line, point = walk.line, StepRef.of(row)
-        made = [node_row(line, walk.fresh.form, id, data) for id, data in nodes.items()]
-        large = [each for at, value in objects.items() for each in object_rows(line, at, value)]
-        there = {each.key async for each in found_rows(self._backend, OBJECTS, [each.key for each in large])}
-        walk.add([*made, *(each for each in large if each.key not in there)])
-        if walk.rehearsal is not None:
-            walk.rehearsal.store({**nodes, **objects})
+        line, point = progress.line, StepRef.of(row)
+        node_rows = [node_row(line, progress.fresh.form, id, data) for id, data in nodes.items()]
+        value_rows = [each for at, value in objects.items() for each in object_rows(line, at, value)]
+        existing = {each.key async for each in found_rows(self._backend, OBJECTS, [each.key for each in value_rows])}
+        progress.add([*node_rows, *(each for each in value_rows if each.key not in existing)])
+        if progress.scratch is not None:
+            progress.scratch.store({**nodes, **objects})
         if lease is not None:
-            changes = [*(Ensure(NODES, each) for each in made), *(Ensure(OBJECTS, each) for each in large)]
+            changes = [*(Ensure(NODES, each) for each in node_rows), *(Ensure(OBJECTS, each) for each in value_rows)]
             for batch in _batches(changes):
-                conditions = [lease.condition(), self._lines.unchanged(line, walk.info)]
+                conditions = [lease.condition(), self._lines.unchanged(line, progress.info)]
                 if await self._backend.apply([*conditions, *batch]) is not None:
                     if not await lease.is_held():
-                        raise await self._taken_over(line)
-                    raise _Overtaken
+                        raise await self._lease_lost(line)
+                    raise _ConcurrentChange
                 await lease.show_life()
-        stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
-        walk.folds.append(stored)
-        fresh: Mapping[bytes, bytes] = {} if walk.rehearsal is None else walk.rehearsal
-        held = LoadedState(root, walk.fresh.form, fresh=fresh)
-        walk.keep(row, held, [*(each.body for each in (*made, *large)), stored.body])
+        fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh.form, root)
+        progress.folds.append(fold)
+        unsaved: Mapping[bytes, bytes] = {} if progress.scratch is None else progress.scratch
+        loaded = LoadedState(root, progress.fresh.form, fresh=unsaved)
+        progress.keep(row, loaded, [*(each.body for each in (*node_rows, *value_rows)), fold.body])
 
     async def _sweep(self, line: Line, info: LineInfo, lease: Lease) -> None:
-        """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""
+        """Remove the nodes of the previous form, and those of a failed rewrite."""
         conditions = [lease.condition(), self._lines.unchanged(line, info)]
-        # Refused, it is for whoever has the lease now.
+        # If it is refused, the current owner of the lease will do it.
         await self._backend.apply([*conditions, *_leftovers(line, info)])
 
-    async def _taken_over(self, line: Line) -> ConflictError:
-        await self._lines.info(line)  # says so if the line is gone, and the lease with it
+    async def _lease_lost(self, line: Line) -> ConflictError:
+        await self._lines.info(line)  # raises if the line was deleted, and the lease with it
         return ConflictError(
             "another took this rewrite of the thread for dead, and began its own",
             where=f"thread {line}",
@@ -384,7 +388,7 @@ def _leftovers(line: Line, info: LineInfo) -> list[Change]:
 
 
 def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
-    """The same changes in batches that are not too large, of what nobody sees yet."""
+    """Yield the changes in batches of a limited size. They are not visible yet."""
     batch: list[Ensure] = []
     size = 0
     for change in changes:
@@ -396,9 +400,9 @@ def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
     yield batch
 
 
-def _kept_changing(line: Line) -> ConflictError:
+def _keeps_changing(line: Line) -> ConflictError:
     return ConflictError("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
 
 
-class _Overtaken(Exception):
+class _ConcurrentChange(Exception):
     """The line changed while it was rewritten."""

@@ -1,6 +1,6 @@
-"""The text that an edit of a state brings: every string in its new values, with its place.
+"""The text that an edit of a state adds: every string in its new values, with its path.
 
-Values are looked at as they are packed: no class is revived. Keys of dicts and names of classes are no text.
+Values are read in their packed form: no object is created. Keys of dicts and names of classes are not text.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ Path: TypeAlias = tuple[str | int, ...]
 """A channel's name, and the keys and numbers below it."""
 
 AROUND = 256
-"""Of a long text that was changed in places, so many characters around each are looked at, and the words there."""
+"""Of a long text that was changed in places, this many characters around each change are read."""
 
 _PARTS = (("content",), ("tool_calls",), ("invalid_tool_calls",))
-"""The lists in a message whose items say in `type` what they are, as in `tool_call`. Nobody said that, so that it is no
-text."""
+"""The lists in a message whose items have a `type`, such as `tool_call`, which is not text."""
 
 _decode = Decoder().decode
 
 
 class ExtractedText(NamedTuple):
-    """A string that an edit brings.
+    """A string that an edit adds.
 
-    `role` is that of the message it is in, if it is in one; `said` if it is what the message says. Where a longer text
-    was changed in places, `fresh` are the new parts of what is here; None if all of it is new.
+    `role` is that of the message it is in, if any; `said` if it is the content of the message. Where a longer text was
+    changed in places, `fresh` are the new parts of this one; None if all of it is new.
     """
 
     path: Path
@@ -49,41 +48,39 @@ class ExtractedText(NamedTuple):
     fresh: tuple[tuple[int, int], ...] | None = None
 
     def brings(self, start: int, end: int) -> bool:
-        """Whether a part of it is new, or has something new in it."""
+        """Return whether a part of it is new, or contains something new."""
         if self.fresh is None:
             return True
         return any((low < end and start < high) or start < low == high < end for low, high in self.fresh)
 
 
 class ChannelsAroundEdit(NamedTuple):
-    """Channels as they were before an edit, and as they are after it, as far as that has to be known."""
+    """Channels before an edit and after it, as far as they are needed."""
 
     before: Mapping[bytes, Packed] = MappingProxyType({})
     after: Mapping[bytes, Packed] = MappingProxyType({})
 
 
 def replaced(edit: EditMap) -> list[bytes]:
-    """The channels of which small lists or dicts are set anew, and not edited: to tell what is new in them, what they
-    were has to be known."""
+    """Return the channels with small lists or dicts that are set as a whole, whose old values are needed."""
     return _channels(edit, lambda each: isinstance(each, Set) and _is_container(each.value))
 
 
 def edited_texts(edit: EditMap) -> list[bytes]:
-    """The channels of which parts of texts are changed: what those texts are now has to be known."""
+    """Return the channels with texts that are changed in parts: their new values are needed."""
     return _channels(edit, lambda each: isinstance(each, EditText))
 
 
 def edited_items(edit: EditMap) -> list[bytes]:
-    """The channels of which items of lists are changed: to tell who says it, if they are messages, what they are now
-    has to be known."""
+    """Return the channels with list items that are changed, whose new values are needed for the roles of messages."""
     return [key for key, operation in edit.put if not _is_hidden(key) and _edits_items(operation)]
 
 
 def texts(edit: EditMap, around: ChannelsAroundEdit, load: LoadLarge) -> Iterator[ExtractedText]:
-    """The strings that an edit brings, and that it changes. `load` is asked for large values.
+    """Yield the strings that an edit adds, and that it changes. `load` is called for large values.
 
-    Without `replaced` channels as they were before, all that is in them is taken for new. Without `edited_items` as
-    they are after, nobody is taken to say it.
+    Without the old values of `replaced` channels, all text in them is taken as new. Without the new values of
+    `edited_items`, messages have no role.
     """
     for key, operation in edit.put:
         if not _is_hidden(key):
@@ -92,7 +89,7 @@ def texts(edit: EditMap, around: ChannelsAroundEdit, load: LoadLarge) -> Iterato
 
 
 def role_of(name: str) -> str:
-    """One name for those who say something: LangChain calls a user human."""
+    """Return the common name of a role: LangChain calls a user human."""
     return ROLES.get(name, name)
 
 
@@ -127,14 +124,14 @@ def _is_container(value: bytes) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a value is, and whose message that is part of, if it is known to be one."""
+    """The path of a value, and the role of the message that it is part of, if any."""
 
     path: Path
     role: str = ""
     said: bool = False
 
     def below(self, part: str | int, role: str | None = None) -> _Place:
-        """The place of a part of it; with a role, of a message."""
+        """Return the place of a part; with a role, of a part of a message."""
         if role is None:
             return _Place((*self.path, part), self.role, self.said)
         return _Place((*self.path, part), role, part == "content")
@@ -146,32 +143,34 @@ def _operation(
     if isinstance(operation, Set):
         yield from _set(place, operation.value, old, load)
         return
-    old, now = _whole(old, load), _whole(now, load)
+    old, now = _load_pointer(old, load), _load_pointer(now, load)
     if isinstance(operation, EditText):
         if isinstance(now, bytes) and msgpack.is_str(now):
             yield from _windows(place, operation, msgpack.content(now))
     elif isinstance(operation, EditMap):
-        olds, nows = _entries_of(old), _entries_of(now)
-        role = _role_in(nows)
+        old_entries, new_entries = _entries_of(old), _entries_of(now)
+        role = _role_in(new_entries)
         for key, change in operation.put:
             label = _label(key)
             if role is None or label not in ("role", "type"):
-                yield from _operation(place.below(label, role), change, olds.get(key), nows.get(key), load)
+                yield from _operation(
+                    place.below(label, role), change, old_entries.get(key), new_entries.get(key), load
+                )
     else:
         yield from _list(place, operation, _items_of(old), _items_of(now), load)
 
 
 def _role_in(entries: Mapping[bytes, Packed]) -> str | None:
-    """Who says it, if a dict is a message."""
-    found: dict[str, Any] = {}
+    """Return the role, if a dict is a message."""
+    fields: dict[str, Any] = {}
     for name in ("content", "tool_calls", "role", "type"):
         value = entries.get(pack_name(name))
         if value is not None:
-            found[name] = _parsed(value) if isinstance(value, bytes) and msgpack.is_str(value) else value
-    return _message_role(found)
+            fields[name] = _parse(value) if isinstance(value, bytes) and msgpack.is_str(value) else value
+    return _message_role(fields)
 
 
-def _whole(packed: Packed | None, load: LoadLarge) -> Packed | None:
+def _load_pointer(packed: Packed | None, load: LoadLarge) -> Packed | None:
     return load(packed) if isinstance(packed, bytes) and is_pointer(packed) else packed
 
 
@@ -184,14 +183,14 @@ def _items_of(packed: Packed | None) -> list[bytes]:
 
 
 def _set(place: _Place, value: bytes, old: Packed | None, load: LoadLarge) -> Iterator[ExtractedText]:
-    """What is in a value. Of a list or dict in place of another, what was not in that one as often."""
+    """Yield the text of a value; of a list or dict that replaces another, what that did not contain as often."""
     if old is None or not _is_container(value):
         yield from _packed(place, value, load)
         return
-    there = Counter(each.text for each in _old_texts(old, load))
+    old_counts = Counter(each.text for each in _old_texts(old, load))
     for each in _packed(place, value, load):
-        if there[each.text]:
-            there[each.text] -= 1
+        if old_counts[each.text]:
+            old_counts[each.text] -= 1
         else:
             yield each
 
@@ -221,19 +220,19 @@ def _list(at: _Place, edit: EditList, old: list[bytes], now: list[bytes], load: 
 
 
 def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[ExtractedText]:
-    """The new parts of a text, with what is around them."""
-    text, fresh = content.decode(errors="replace"), []
-    at, kept = 0, None
+    """Yield the new parts of a text, with what is around them."""
+    text, new_spans = content.decode(errors="replace"), []
+    at, last_run = 0, None
     for part in edit.parts:
         size = part.length if isinstance(part, KeepRun) else len(part)
-        if not isinstance(part, KeepRun) or kept is not None:  # two kept runs that now meet may make a new word
+        if not isinstance(part, KeepRun) or last_run is not None:  # two runs that are adjacent now may form a new word
             start = len(content[:at].decode(errors="ignore"))
             new = "" if isinstance(part, KeepRun) else content[at : at + size].decode(errors="replace")
-            fresh.append((start, start + len(new)))
-        kept = part if isinstance(part, KeepRun) else None
+            new_spans.append((start, start + len(new)))
+        last_run = part if isinstance(part, KeepRun) else None
         at += size
     windows: list[tuple[int, int, list[tuple[int, int]]]] = []
-    for low, high in fresh:
+    for low, high in new_spans:
         start, end = _to_space(text, low - AROUND, -1), _to_space(text, high + AROUND, 1)
         if windows and start <= windows[-1][1]:
             first, _, spans = windows.pop()
@@ -246,7 +245,7 @@ def _windows(place: _Place, edit: EditText, content: bytes) -> Iterator[Extracte
 
 
 def _to_space(text: str, place: int, step: int) -> int:
-    """The nearest place from here on, in a direction, that is between words; not far, if there is none."""
+    """Return the nearest position between words, in a direction; not far away, if there is none."""
     end = min(max(place + step * AROUND, 0), len(text))
     place = min(max(place, 0), len(text))
     while place != end and not text[place - (step < 0)].isspace():
@@ -261,11 +260,11 @@ def _packed(place: _Place, packed: bytes, load: LoadLarge) -> Iterator[Extracted
     if is_pointer(packed):
         packed = load(packed)
     shaped = packed.startswith(msgpack.SHAPED_MARK)
-    raw = _parsed(packed.removeprefix(msgpack.ESCAPE))
+    raw = _parse(packed.removeprefix(msgpack.ESCAPE))
     yield from _value(place.path, raw[2] if shaped else raw, place.role, place.said)
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     msgpack.check_depth(data)
     try:
         return _decode(data)
@@ -283,9 +282,9 @@ def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[ExtractedTex
         for place, item in enumerate(raw):
             yield from _value((*path, place), item, role, said)
     elif kind is Ext:
-        show = _TYPED.get(raw.code)
-        if show is not None:
-            yield from show(path, raw.data, role, said)
+        extract = _EXTRACTORS.get(raw.code)
+        if extract is not None:
+            yield from extract(path, raw.data, role, said)
 
 
 def _entries(path: Path, entries: Iterable[tuple[Any, Any]], role: str, said: bool) -> Iterator[ExtractedText]:
@@ -301,7 +300,7 @@ def _entries(path: Path, entries: Iterable[tuple[Any, Any]], role: str, said: bo
 
 
 def _message_role(fields: Mapping[str, Any]) -> str | None:
-    """Who says it, if it is a message."""
+    """Return the role, if it is a message."""
     if "content" not in fields and "tool_calls" not in fields:
         return None
     role, kind = fields.get("role"), fields.get("type")
@@ -311,7 +310,7 @@ def _message_role(fields: Mapping[str, Any]) -> str | None:
 
 
 def _label(key: bytes) -> str:
-    raw = _parsed(key)
+    raw = _parse(key)
     return raw if type(raw) is str else _key_text(raw)
 
 
@@ -319,31 +318,31 @@ def _key_text(key: Any) -> str:
     return bytes(key.data).hex() if type(key) is Ext else str(key)
 
 
-_Show: TypeAlias = Callable[[Path, bytes, str, bool], Iterator[ExtractedText]]
+_Extractor: TypeAlias = Callable[[Path, bytes, str, bool], Iterator[ExtractedText]]
 
 
 def _items(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-    yield from _value(path, _parsed(payload), role, said)
+    yield from _value(path, _parse(payload), role, said)
 
 
-def _nth(place: int) -> _Show:
-    def show(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-        parts = _parsed(payload)
+def _nth(place: int) -> _Extractor:
+    def extract(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
+        parts = _parse(payload)
         if type(parts) is list and len(parts) > place:
             yield from _value(path, parts[place], role, said)
 
-    return show
+    return extract
 
 
 def _pairs(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-    parts = _parsed(payload)
+    parts = _parse(payload)
     if type(parts) is list:
         yield from _entries(path, zip(parts[::2], parts[1::2], strict=False), role, said)
 
 
 def _model(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-    """The fields of a pydantic model, and those that it was given besides."""
-    parts = _parsed(payload)
+    """Yield the text of a pydantic model's fields, and of its extra ones."""
+    parts = _parse(payload)
     if type(parts) is list:
         fields = [each for each in (*parts[1:2], *parts[3:4]) if type(each) is dict]
         yield from _entries(path, [entry for each in fields for entry in each.items()], role, said)
@@ -353,7 +352,7 @@ def _surrogates(path: Path, payload: bytes, role: str, said: bool) -> Iterator[E
     yield ExtractedText(path, payload.decode(errors="replace"), role, said)
 
 
-_TYPED: dict[int, _Show] = {
+_EXTRACTORS: dict[int, _Extractor] = {
     **dict.fromkeys((Tag.TUPLE, Tag.SET, Tag.FROZENSET), _items),
     **dict.fromkeys((Tag.DICT, Tag.ORDEREDDICT, Tag.COUNTER), _pairs),
     **dict.fromkeys((Tag.DATACLASS, Tag.ATTRS, Tag.NAMEDTUPLE, Tag.EXCEPTION, Tag.REGISTERED), _nth(1)),
@@ -363,4 +362,4 @@ _TYPED: dict[int, _Show] = {
     Tag.SHAPED: _nth(2),
     Tag.STR: _surrogates,
 }
-"""The types whose payload holds text of the user's."""
+"""The types whose payload contains text of the user's."""

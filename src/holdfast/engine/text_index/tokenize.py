@@ -1,7 +1,7 @@
-"""Text as it is searched: folded, and cut into words.
+"""Text for searching: folded, and split into words.
 
-Folding makes `Straße` and `STRASSE` one (NFKC, then case folding). A word is a run of letters and digits. Scripts that
-put no spaces between words are taken character by character.
+Folding makes `Straße` and `STRASSE` equal (NFKC, then case folding). A word is a run of letters and digits. Scripts
+without spaces between words are split into characters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 LONGEST = 32
-"""How many characters of a word are kept."""
+"""How many characters of a word are indexed."""
 
 _ALONE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -24,10 +24,10 @@ _ASCII = bytes(
     (byte | 0x20) if 0x41 <= byte <= 0x5A else byte if chr(byte).isalnum() and byte < 0x80 else 0x20
     for byte in range(256)
 )
-"""Turns ASCII into lower case, and what is in no word into spaces."""
+"""Turns ASCII into lower case, and all that is in no word into spaces."""
 
 
-# Compiled when they are first used: that takes longer than all else that a program loads of this.
+# Compiled on first use: that takes longer than importing everything else here.
 
 
 @cache
@@ -41,22 +41,21 @@ def _end_of_word() -> re.Pattern[str]:
 
 
 class FoldedText(NamedTuple):
-    """A text as it is shown, as it is searched, and where each character of the latter comes from if that is not the
-    same place."""
+    """A text as it is shown, as it is searched, and the position in the former of each character of the latter."""
 
     shown: str
     text: str
     places: Sequence[int] | None
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where a part of the folded text is in the text that is shown."""
+        """Return the position of a part of the folded text in the text that is shown."""
         if self.places is None:
             return start, end
         return self.places[start], self.places[end - 1] + 1 if end > start else self.places[start]
 
 
 def fold(text: str) -> FoldedText:
-    """A text, folded. Where that takes another form of characters, it is shown in that form too."""
+    """Fold a text. Where that normalizes characters, it is shown normalized, too."""
     if text.isascii():
         return FoldedText(text, text.lower(), None)
     shown = text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
@@ -68,21 +67,21 @@ def fold(text: str) -> FoldedText:
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
-    """The distinct words of texts, each cut off where it is too long."""
+    """Return the distinct words of texts, each truncated to the longest length."""
     joined = "\n".join(texts)
     if joined.isascii():
-        found = {word[:LONGEST] for word in joined.encode().translate(_ASCII).split()}
-        return set(b" ".join(found).decode().split())
+        words = {word[:LONGEST] for word in joined.encode().translate(_ASCII).split()}
+        return set(b" ".join(words).decode().split())
     return {word[:LONGEST] for word in _word().findall(fold(joined).text)}
 
 
 def in_order(text: str) -> list[str]:
-    """The words of a text, one after the other."""
+    """Return the words of a text, in order."""
     return [word[:LONGEST] for word in _word().findall(fold(text).text)]
 
 
 def needed(text: str, *, prefix: bool = False) -> tuple[list[str], list[str]]:
-    """The words that every text has in which this one is found, and starts of such words."""
+    """Return the words that every text has that contains this one, and prefixes of such words."""
     words = in_order(text)
     if prefix and words and _end_of_word().search(fold(text).text):
         return words[:-1], words[-1:]
@@ -90,25 +89,25 @@ def needed(text: str, *, prefix: bool = False) -> tuple[list[str], list[str]]:
 
 
 class TextFinder:
-    """Finds a text in folded ones: where it starts or ends with a word, so does what is found, but for the end of a
-    prefix. White space stands for any white space."""
+    """Finds a text in folded ones: where it starts or ends with a word, so must the match, except at the end of a
+    prefix. White space matches any white space."""
 
     def __init__(self, text: str, *, prefix: bool = False) -> None:
         folded = fold(text).text.strip()
         pattern = r"\s+".join(map(re.escape, folded.split()))
         if not prefix and _end_of_word().search(folded):
             pattern += rf"(?!{_IN_WORD})"
-        # What may come before is looked at last: a pattern that starts with plain characters is searched for quickly.
+        # What comes before is checked last: a pattern that starts with plain characters is found quickly.
         self._find = re.compile(pattern).search
         self._starts_word = re.match(_IN_WORD, folded) is not None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where it is in a folded text."""
-        found = self._find(text)
-        while found is not None:
-            start, end = found.span()
+        """Yield the positions in a folded text."""
+        match = self._find(text)
+        while match is not None:
+            start, end = match.span()
             if self._starts_word and start and _end_of_word().match(text, start - 1, start):
-                found = self._find(text, start + 1)
+                match = self._find(text, start + 1)
             else:
                 yield start, end
-                found = self._find(text, end)
+                match = self._find(text, end)

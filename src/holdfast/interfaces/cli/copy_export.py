@@ -134,12 +134,11 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
     holdfast delete chat --dry-run
     """
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.families import lines_of
-    from holdfast.engine.protection import unheld
+    from holdfast.engine.lines import require_no_hold
 
     store = session.open(write=not dry_run)
-    lines = run(lines_of(store._engine, store.tenant, threads))
-    run(unheld(store._engine.ground.backend, lines))
+    lines = run(store._engine.lines.of_threads(store.tenant, threads))
+    run(require_no_hold(store._engine.ground.backend, lines))
     names = [line.name for line in lines]
     steps, taken = _measured(store, names)
     if not dry_run:

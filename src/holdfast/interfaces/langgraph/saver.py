@@ -26,9 +26,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import ChannelHistory
 from holdfast.engine.engine import Engine
-from holdfast.engine.families import family
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.namespaces import is_thread
@@ -385,7 +385,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _thread(self, thread_id: str) -> builtins.list[Line]:
         """The lines of a thread: its own, and those of its namespaces."""
-        return await family(self._engine, names.line(self.store.tenant, thread_id))
+        return await self._engine.lines.family(names.line(self.store.tenant, thread_id))
 
     async def _existing(self, thread_id: str) -> builtins.list[Line]:
         """The same, of which the thread's own may not be there."""
@@ -436,9 +436,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Delete a thread: its checkpoints, its writes, and those of its subgraphs."""
         lines = await self._thread(str(thread_id))
         if self._engine.hooks is not None:
-            from holdfast.hooks.checkpoint_hooks import deleting
-
-            await deleting(self._engine.hooks, lines[0], lambda: self._engine.lines.delete(*lines))
+            await self._engine.hooks.delete(lines[0], lambda: self._engine.lines.delete(*lines))
         else:
             await self._engine.lines.delete(*lines)
 
@@ -469,7 +467,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             line: names.line(tenant, target, names.split_name(line.name)[1])
             for line in await self._existing(str(source_thread_id))
         }
-        await self._engine.copier.copy(copies)
+        await LineCopier(self._engine).copy(copies)
 
     copy_thread, acopy_thread = make_both(_copy_thread)
 

@@ -16,11 +16,9 @@ from holdfast.engine.copy.between_stores import CopyProgress as Moved
 from holdfast.engine.copy.between_stores import StoreCopier, Tell
 from holdfast.engine.copy.within_store import renamed
 from holdfast.engine.engine import Engine
-from holdfast.engine.families import moved
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.namespaces import is_thread, root_of
-from holdfast.engine.protection import LEASE
-from holdfast.engine.row_format import Branch, Line, check_name, is_sound
+from holdfast.engine.namespaces import is_thread, rename_line, root_of
+from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_sound
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import passing
 from holdfast.maintenance.archive.format import (
@@ -201,7 +199,7 @@ class _Reader:
         self._roots.add(root)
         self._found |= {root.name, self._old.name}
         target = root._replace(tenant=self._want.tenant, name=self._want.as_thread or root.name)
-        self._new = moved(self._old, root, target)
+        self._new = rename_line(self._old, root, target)
         if len(record.columns) != len(LINES.columns):
             raise self._source.damaged("a thread in it has other columns")
         if not check_name(self._new.name, "name of a thread"):

@@ -25,7 +25,6 @@ from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
-from holdfast.engine.protection import is_about_step
 from holdfast.engine.row_format import (
     PRUNED,
     Branch,
@@ -34,6 +33,7 @@ from holdfast.engine.row_format import (
     StepRef,
     fold_row,
     info_row,
+    is_about_step,
     node_row,
     object_rows,
     open_fold,

@@ -24,8 +24,7 @@ from holdfast.backends.paging import UNREADABLE, rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
-from holdfast.engine.protection import LEASE
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of
+from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 _MARK = "holdfast heads"

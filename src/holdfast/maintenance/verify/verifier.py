@@ -15,8 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
-from holdfast.engine.protection import LEASE
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.derived_rows import compare_made

@@ -15,8 +15,8 @@ from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Guards
+from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.protection import unheld
 from holdfast.engine.row_format import Line, StepRef, open_event
 from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
 from holdfast.engine.trace_context import Trace
@@ -40,7 +40,7 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | 
 
     async def work_out(entries: SystemLineEntries) -> SystemLineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
-        held, ends = await unheld(engine.ground.backend, lines), await _ends(engine, lines)
+        held, ends = await require_no_hold(engine.ground.backend, lines), await _ends(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
         gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]

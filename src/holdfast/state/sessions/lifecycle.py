@@ -19,9 +19,9 @@ from holdfast.engine.append import AppendRequest
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Guards, both_guards
+from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.packed_state import Packed
-from holdfast.engine.protection import PIN, unheld
-from holdfast.engine.row_format import Line, info_row
+from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, calling
@@ -189,7 +189,7 @@ class SessionLifecycle:
             if again:
                 raise _Moved
             unchanged = [condition for each in lines for condition in each.unchanged()]
-            held = await unheld(self._engine.ground.backend, every)
+            held = await require_no_hold(self._engine.ground.backend, every)
             gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
             return [*await guards(again), *unchanged, *held, *gone]
 
