@@ -86,7 +86,7 @@ def test_guards_choose_and_validators_refuse() -> None:
         worker.transition("rest")
     assert (raised.value.code, raised.value.where) == ("no-transition", "agent 'w'")
     worker.transition("work")
-    with pytest.raises(VetoError, match="no guard lets 'end' pass"):
+    with pytest.raises(VetoError, match="no guard allows 'end' from"):
         worker.transition("end", "never")
     with pytest.raises(ValueError, match="the data are bad"):
         worker.transition("end", "bad")

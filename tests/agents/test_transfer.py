@@ -378,7 +378,7 @@ def test_wrong_use(store: holdfast.Store) -> None:
         store.agents.transfers("nobody")
     with pytest.raises(NotFoundError):
         store.agents.transfer("nobody", "a")
-    with holdfast.open("memory://") as other, pytest.raises(InvalidError, match="one store"):
+    with holdfast.open("memory://") as other, pytest.raises(InvalidError, match="the same store"):
         giver.transfer(Receiver().attach(other, "c"))
     assert store.agents.exists("a") is False
     giver.transfer(receiver)
