@@ -154,10 +154,10 @@ def _is_sound(array: Array) -> bool:
     if not array.nbytes:
         return True
     if array.dtype.kind == "b":
-        return bool(array.view(np.uint8).max() <= 1)
+        return bool(np.max(array.view(np.uint8)) <= 1)
     if array.dtype.kind == "U":
         points = np.ascontiguousarray(array).reshape(-1).view(array.dtype.str[0] + "u4")
-        return bool(points.max() <= 0x10FFFF)
+        return bool(np.max(points) <= 0x10FFFF)
     return True
 
 

@@ -98,7 +98,7 @@ class RedisConnections:
         try:
             packed = link.pack_commands(commands)
             async with asyncio.timeout(self._patience + sum(map(len, packed)) / PACE):
-                await link.send_packed_command(packed, check_health=False)
+                await _send(link, packed)
                 answers = [await _answer(link) for _ in commands]
         except (*_BROKEN, TimeoutError) as error:
             await link.disconnect(nowait=True)
@@ -144,7 +144,7 @@ class RedisConnections:
 
     async def _see_that_it_leads(self, link: Connection) -> None:
         """A replica may lag: nothing is read from it."""
-        await link.send_packed_command(link.pack_commands([("ROLE",)]), check_health=False)
+        await _send(link, link.pack_commands([("ROLE",)]))
         if _is_replica(await _answer(link)):
             raise exceptions.ConnectionError("the server is a replica; changes are made on the primary")
 
@@ -157,6 +157,17 @@ class RedisConnections:
         """One broke: the others most likely as well."""
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
+
+
+async def _send(link: Connection, packed: Sequence[bytes]) -> None:
+    try:
+        await link.send_packed_command(packed, check_health=False)
+    except AttributeError as error:
+        writer = link._writer
+        if writer is not None and not writer.transport.is_closing():
+            raise
+        # Some releases of Python 3.12 write to a transport that was closed as if it were open.
+        raise exceptions.ConnectionError("the connection was closed while it was written to") from error
 
 
 async def _answer(link: Connection) -> Any:
