@@ -268,7 +268,7 @@ class Projector:
             last, operation = changes[-1]
             if operation is None:
                 rows.changes.append(Delete(STATE_VALUES, (*rows.line, channel)))
-                self._shorten(rows, channel, shown_as, 0)
+                rows.shorten(channel, shown_as, 0)
                 continue
             kind, items, text = shown_as[0], 0, "null"
             edits = [(step, edit) for step, edit in changes if isinstance(edit, EditList)]
@@ -340,7 +340,7 @@ class Projector:
         if rendered is None:
             return None
         for (number, step), message in zip(added, rendered, strict=True):
-            self._put_message(rows, channel, number, message, chain[step].point)
+            rows.put_message(channel, number, message, chain[step].point)
         if moved:
             keys = [(*rows.line, channel, old) for _, old in moved]
             (old_rows,) = await self._backend.read([Get(CONVERSATIONS, keys)])
@@ -349,7 +349,7 @@ class Projector:
                 # Rows that are missing belong to another checkpoint by now, and the batch will be refused.
                 if old in columns:
                     rows.put(CONVERSATIONS, (channel, number), *columns[old])
-        self._shorten(rows, channel, (CONVERSATION, length), total)
+        rows.shorten(channel, (CONVERSATION, length), total)
         return total
 
     async def _rewrite(
@@ -367,7 +367,7 @@ class Projector:
         items = as_items(packed)
         rendered = messages(channel, await view.whole_items(items)) if items else None
         if rendered is None:
-            self._shorten(rows, channel, shown_as, 0)
+            rows.shorten(channel, shown_as, 0)
             kind, text = render_value(packed)
             return kind, 0, text
         last, operation = changes[-1]
@@ -376,25 +376,9 @@ class Projector:
         else:
             points = await self._writers(rows.line, await view.origins(key), chain)
         for number, (message, point) in enumerate(zip(rendered, points, strict=True)):
-            self._put_message(rows, channel, number, message, point)
-        self._shorten(rows, channel, shown_as, len(rendered))
+            rows.put_message(channel, number, message, point)
+        rows.shorten(channel, shown_as, len(rendered))
         return CONVERSATION, len(rendered), "null"
-
-    def _put_message(
-        self, rows: RowChanges, channel: str, number: int, message: RenderedMessage, point: StepRef
-    ) -> None:
-        role, name, content, text = message
-        rows.put(CONVERSATIONS, (channel, number), role, name, content, point.id, time_text(point.time), text)
-
-    def _shorten(self, rows: RowChanges, channel: str, shown_as: tuple[str, int], length: int) -> None:
-        """Remove the messages from a number on."""
-        kind, items = shown_as
-        if kind != CONVERSATION:
-            return
-        if not length:
-            rows.changes.append(Delete(CONVERSATIONS, (*rows.line, channel)))
-            return
-        rows.changes += (Delete(CONVERSATIONS, (*rows.line, channel, number)) for number in range(length, items))
 
     # Rewriting the state ---------------------------------------------------------------------------------------
 
@@ -425,7 +409,7 @@ class Projector:
             kind, items, text = CONVERSATION, len(conversations.get(key, ())), "null"
             if key in conversations:
                 for number, (message, by) in enumerate(zip(conversations[key], await view.origins(key), strict=True)):
-                    self._put_message(new_rows, channel, number, message, points[by])
+                    new_rows.put_message(channel, number, message, points[by])
             else:
                 kind, text = render_value(await view.value(key))
             new_rows.put(STATE_VALUES, (channel,), kind, items, point.id, time_text(point.time), text)

@@ -23,7 +23,7 @@ from holdfast.engine.lines import MAIN
 from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.steps import Step, StepHeader
-from holdfast.engine.projection.rendering import CAP, key_text, to_text
+from holdfast.engine.projection.rendering import CAP, CONVERSATION, RenderedMessage, key_text, time_text, to_text
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import TooDeepError
@@ -79,6 +79,21 @@ class RowChanges:
     def put(self, space: Table, key: Key, *columns: Scalar) -> None:
         """Write a row."""
         self.changes.append(Put(space, Row((*self.line, *key), columns)))
+
+    def put_message(self, channel: str, number: int, message: RenderedMessage, point: StepRef) -> None:
+        """Add the row of a message that a step wrote."""
+        role, name, content, text = message
+        self.put(CONVERSATIONS, (channel, number), role, name, content, point.id, time_text(point.time), text)
+
+    def shorten(self, channel: str, shown_as: tuple[str, int], length: int) -> None:
+        """Remove the messages of a channel from a number on."""
+        kind, items = shown_as
+        if kind != CONVERSATION:
+            return
+        if not length:
+            self.changes.append(Delete(CONVERSATIONS, (*self.line, channel)))
+            return
+        self.changes += (Delete(CONVERSATIONS, (*self.line, channel, number)) for number in range(length, items))
 
 
 class NewItems(NamedTuple):
