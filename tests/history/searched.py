@@ -92,7 +92,7 @@ def naive(query: Query, told: Told, where: tuple[tuple[Field, bool], ...] = ()) 
             return any(same(query, role) for _, role, _ in told.texts if role)
         case Field("channel"):
             return any(same(query, channel) for channel, _, _ in told.texts)
-        case Field("tag"):
+        case Field("label"):
             return any(same(query, tag) for tag in told.tags)
         case Field("thread" | "kind" as name):
             return same(query, getattr(told, name))

@@ -137,7 +137,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("OR a", 1, "not 'OR'"),
     ("a AND OR b", 7, "not 'OR'"),
     ('say "hello', 5, "this quote is not closed"),
-    ("label:", 5, "a value is expected after label:"),
+    ("label:", 7, "a value is expected after label:"),
     ("step>ten", 6, "'ten' is no number"),
     ("step:..", 6, "a range has a start or an end"),
     ("step:5..2", 6, "ends before it starts"),
@@ -154,7 +154,7 @@ WRONG: list[tuple[str, int, str]] = [
     ('""', 1, "nothing to look for"),
     ('"a "*', 5, "right after a word"),
     ("x/y:z", 4, "':' cannot stand here"),
-    ('label:"a"b', 8, "'b' cannot stand here"),
+    ('label:"a"b', 10, "'b' cannot stand here"),
     ("日本 tga:x", 4, "Did you mean tag?"),
     ("(" * 200 + "a", 102, "nests at most"),
 ]

@@ -254,7 +254,7 @@ FIELDS: list[tuple[str, list[str]]] = [
     ("kind!=save", ["a0"]),
     ("label:release", ["b0", "o0"]),
     ("label:rel*", ["b0", "o0"]),
-    ("tag!=release", ["a0", "a1", "a2", "a3"]),
+    ("label!=release", ["a0", "a1", "a2", "a3"]),
     ("-label:release", ["a0", "a1", "a2", "a3"]),
     ("tag:v1", ["b0"]),
     ("branch:draft", ["b0"]),

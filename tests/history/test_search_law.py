@@ -28,7 +28,7 @@ LEAVES: st.SearchStrategy[Query] = st.one_of(
     st.builds(TextTerm, st.sampled_from(["ref", "str", "foo-b", "日", "C"]), st.just(True)),
     st.builds(Field, st.just("role"), st.just(":"), st.sampled_from(["human", "assistant", "*"])),
     st.builds(Field, st.just("channel"), st.just(":"), st.sampled_from(["messages", "note", "n*"])),
-    st.builds(Field, st.just("tag"), st.just(":"), st.sampled_from(["good", "b*"])),
+    st.builds(Field, st.just("label"), st.just(":"), st.sampled_from(["good", "b*"])),
     st.builds(Field, st.just("thread"), st.just(":"), st.sampled_from(["one", "t*"])),
     st.builds(Field, st.just("step"), st.sampled_from([":", ">", "<=", "!="]), st.integers(0, 3).map(str)),
     st.builds(Field, st.just("meta"), st.just("="), st.integers(0, 2).map(str), st.just(("n",))),
