@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = options.url or f"sqlite:///{Path(folder)}/search.db"
         with holdfast.open(url) as store:
-            if not store._engine.ground.backend.capabilities.words:
+            if not store._engine.context.backend.capabilities.words:
                 raise UnsupportedError("this store keeps no index of words", where=url)
             for figure in searched(store, options.messages):
                 print(f"{figure.name:50} {figure.value:8.1f} ms ({figure.note})")

@@ -90,7 +90,7 @@ def appends() -> list[Figure]:
     """Appending a step, against a bare commit of the same row"""
     with folder() as name:
         store = holdfast.open(f"sqlite:///{name}/store.db")
-        rows = _Rows(store._engine.ground.backend)
+        rows = _Rows(store._engine.context.backend)
         store = holdfast.Store(Engine(EngineContext(rows)), "")
         agent = Agent()
         commit = bare_commit(f"{name}/bare.db", rows)
@@ -133,7 +133,7 @@ def shared_flushes() -> list[Figure]:
             del turn
             point = StepRef(0, next(places), f"{task}", 0, 0, b"h" * 32, 1, "save", "", 1, 1)
             row = point.row(Line("", f"task {task}"), b"x" * 400)
-            await arun(store._engine.ground.backend.apply([Create(STEPS, row)]))
+            await arun(store._engine.context.backend.apply([Create(STEPS, row)]))
 
         async def append(store: holdfast.AsyncStore, task: int, turn: int) -> None:
             await store.put(f"agent {task}", states[turn % len(states)])
@@ -160,7 +160,7 @@ def a_large_map() -> list[Figure]:
     """Setting one key of a dict of 100,000, against one of 100"""
     with folder() as name:
         inner = holdfast.open(f"sqlite:///{name}/store.db")
-        counting = CountingBackend(inner._engine.ground.backend)
+        counting = CountingBackend(inner._engine.context.backend)
         store = holdfast.Store(Engine(EngineContext(counting)), "")
         jobs: dict[str, Any] = {}
         for keys in (100, 100_000):
@@ -193,7 +193,7 @@ def opening() -> list[Figure]:
     with folder() as name:
         for lines in (10, 100_000):
             with holdfast.open(f"sqlite:///{name}/{lines}.db") as store:
-                backend = store._engine.ground.backend
+                backend = store._engine.context.backend
                 for start in range(0, lines, 10_000):
                     numbers = range(start, min(lines, start + 10_000))
                     rows = [info_row(Line("", f"thread {n}"), LineInfo(1, 1, 1)) for n in numbers]

@@ -17,7 +17,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.guard import FREELY
+from holdfast.engine.guard import UNCONDITIONAL
 from holdfast.engine.model.operations import Set
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
@@ -444,8 +444,8 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
-    delta = Delta({channel: Set(store._engine.ground.codec.pack(value))})
-    run(line.save(line.request("save", delta, point, {}, [], FREELY)))
+    delta = Delta({channel: Set(store._engine.context.codec.pack(value))})
+    run(line.save(line.request("save", delta, point, {}, [], UNCONDITIONAL)))
     with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
@@ -455,7 +455,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
-    run(line.save(line.request("save", Delta(removed=["context"]), point, {}, [], FREELY)))
+    run(line.save(line.request("save", Delta(removed=["context"]), point, {}, [], UNCONDITIONAL)))
     with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 

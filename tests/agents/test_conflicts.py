@@ -234,7 +234,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
     agent = store.agents.create(Greeter, "a")
 
     async def channels(point: Any) -> Any:
-        opened(store._handle.engine.ground.backend).agents.delete("a")
+        opened(store._handle.engine.context.backend).agents.delete("a")
         raise NotFoundError("the checkpoint is not there any more")
 
     agent.keeper.line.channels = channels

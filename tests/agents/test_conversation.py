@@ -315,7 +315,7 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
 
         def rows() -> list[tuple[Any, ...]]:
             (found,) = run(
-                store._engine.ground.backend.read([Scan(CONVERSATIONS, (store.tenant, agent.keeper.line.line.name))])
+                store._engine.context.backend.read([Scan(CONVERSATIONS, (store.tenant, agent.keeper.line.line.name))])
             )
             return [(*row.key[2:], *row.columns[:3]) for row in found]
 
@@ -449,7 +449,7 @@ def test_a_summary_that_cannot_be_saved_is_saved_later() -> None:
         agent = Talker().attach(store, "f", autosave=Autosave(interval=1000))
         agent.conversation.extend(said(str(number)) for number in range(5))
         agent.save()
-        backend: Any = store._engine.ground.backend
+        backend: Any = store._engine.context.backend
 
         async def fails(changes: Any) -> None:
             raise TransientError("the store is down")

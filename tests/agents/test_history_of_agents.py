@@ -212,7 +212,7 @@ def test_back_to_a_version_a_checkpoint_and_a_state() -> None:
     worker.transition("rest")
     worker.conversation.append({"role": "user", "content": "three"})
     worker.stop()
-    assert store_on(store._engine.ground.backend).agents.restore("w").log == worker.log
+    assert store_on(store._engine.context.backend).agents.restore("w").log == worker.log
 
 
 def test_back_to_a_state_is_to_before_the_action() -> None:

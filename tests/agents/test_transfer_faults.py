@@ -266,7 +266,7 @@ def test_a_handover_that_came_late_is_known_after_a_save_without_an_answer_too()
             with pytest.raises(OutcomeUnknownError):
                 giver.transfer(receiver)
             giver.conversation.append("more")
-            backend: Any = store._handle.engine.ground.backend
+            backend: Any = store._handle.engine.context.backend
             apply = backend.apply
 
             async def silent(changes: Any) -> None:

@@ -35,7 +35,7 @@ class Cut:
 @contextmanager
 def cut(store: holdfast.Store, where: Cut) -> Iterator[Cut]:
     """Have what a block does with a store end somewhere."""
-    backend: Any = store._handle.engine.ground.backend
+    backend: Any = store._handle.engine.context.backend
     apply = backend.apply
 
     async def mortal(changes: Sequence[Any]) -> Any:
@@ -55,7 +55,7 @@ def cut(store: holdfast.Store, where: Cut) -> Iterator[Cut]:
 @contextmanager
 def unanswered(store: holdfast.Store, at: int, *, done: bool) -> Iterator[None]:
     """Have no answer come to one of the commits of a block, which is made, or not."""
-    backend: Any = store._handle.engine.ground.backend
+    backend: Any = store._handle.engine.context.backend
     apply = backend.apply
     count = 0
 
@@ -79,7 +79,7 @@ def unanswered(store: holdfast.Store, at: int, *, done: bool) -> Iterator[None]:
 def interrupted(store: holdfast.Store, at: int, error: BaseException, *, when: str) -> Iterator[None]:
     """Have an error come in one of the commits of a block: `before` it is made, `after`, or while it is still to be
     made, `late`, before the next one."""
-    backend: Any = store._handle.engine.ground.backend
+    backend: Any = store._handle.engine.context.backend
     apply = backend.apply
     count = 0
     late: list[Sequence[Any]] = []

@@ -43,7 +43,7 @@ def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
             store.put("t", {"n": 40})
         with pytest.raises(NotFoundError):
             store.get("nope")
-        run(store._engine.ground.backend.apply([]))
+        run(store._engine.context.backend.apply([]))
     assert names(tmp_path) == before
 
 
@@ -131,7 +131,7 @@ def test_conditions_are_answered(tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         store.put("t", {})
     with holdfast.open(url, read_only=True) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         there, not_there = Expect(LINES, ("", "t"), None), Expect(LINES, ("", "u"), None)
         assert run(backend.apply([not_there, there])) == 1
         assert run(backend.apply([not_there])) is None
@@ -151,6 +151,6 @@ def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None
         assert store.get("t").state == {"n": 1}
         from holdfast.backends.interface import Scan
 
-        found = run(store._engine.ground.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))
+        found = run(store._engine.context.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))
         assert [len(rows) for rows in found] == [0, 1, 0]
-        assert run(store._engine.ground.backend.read([Scan(JOBS, ("",))])) == [[]]
+        assert run(store._engine.context.backend.read([Scan(JOBS, ("",))])) == [[]]

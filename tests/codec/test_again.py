@@ -484,7 +484,7 @@ def test_lines_and_channels_do_not_get_mixed_up(data: st.DataObject, cache_bytes
         got = line.unpack(packed)
         assert identical(got, unpack_state(codec, packed))
         assert line.pack(got) == packed
-        assert cache.held <= cache_bytes
+        assert cache.size <= cache_bytes
         what = data.draw(st.sampled_from(["keep", "other", "swap", "change", "got"]))
         if what == "other":
             state = data.draw(states)

@@ -64,4 +64,4 @@ def store_on(backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 
 
 def saving(engine: Engine, line: Line, state: Mapping[str, Any], **more: Any) -> AppendRequest:
     """What the engine is given to save a state."""
-    return AppendRequest(line, pack_state(engine.ground.codec, state), **more)
+    return AppendRequest(line, pack_state(engine.context.codec, state), **more)

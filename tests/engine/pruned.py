@@ -48,16 +48,16 @@ class Picture:
 
     def __init__(self, store: Store, line: Line = LINE) -> None:
         engine = store._engine
-        rows = rows_of(engine.ground.backend, line)
-        cold = store_on(engine.ground.backend, cache_bytes=0)._engine.states
+        rows = rows_of(engine.context.backend, line)
+        cold = store_on(engine.context.backend, cache_bytes=0)._engine.states
         self.branches = [Branch.of(row) for row in rows["branches"]]
         points = [StepRef.of(row) for row in rows["steps"]]
         self.stubs = {point[:2] for point in points if point.pruned}
         self.steps: dict[tuple[int, int], Kept] = {}
         for point in points:
             if not point.pruned:
-                (head,) = run(engine.heads.describe(line, [point]))
-                tree = run(cold.tree(line, run(cold.hold(line, point))))
+                (head,) = run(engine.step_info.describe(line, [point]))
+                tree = run(cold.tree(line, run(cold.get(line, point))))
                 large = frozenset(parse_pointer(each).digest for each in tree.pointers)
                 self.steps[point[:2]] = Kept(point, head.header, dict(run(engine.state(line, point))), large)
         self.ids = {each.point.id for each in self.steps.values()}
@@ -99,7 +99,7 @@ def prune(store: Store, choose: Choose, line: Line = LINE) -> None:
 
 def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], writes: Iterable[str] = ()) -> Picture:
     """What is left is what should be."""
-    rows = rows_of(store._engine.ground.backend)
+    rows = rows_of(store._engine.context.backend)
     left = {place: each for place, each in before.steps.items() if place not in dropped}
     now = Picture(store)
     assert now.steps.keys() == left.keys()
@@ -153,7 +153,7 @@ def decorate(store: Store, ids: list[str], chance: int) -> None:
             store.thread("t").label("tag", id)
     chosen = [id for number, id in enumerate(ids) if (chance >> number) & 4] + ["not saved yet"]
     for id in chosen:
-        written = PendingWriteRow("path", "task", 0, "channel", store._engine.ground.codec.pack(id))
+        written = PendingWriteRow("path", "task", 0, "channel", store._engine.context.codec.pack(id))
         run(store._engine.writes.put(LINE, id, [written]))
 
 

@@ -98,7 +98,7 @@ def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: 
         thread.check()
         assert rows_of(on, COPY) == copied, "what happens to the one does not happen to the other"
         store.delete("t")
-        again = store_on(on, fold_every=fold_every, clock=store._engine.ground.clock)
+        again = store_on(on, fold_every=fold_every, clock=store._engine.context.clock)
         copy(again, {COPY: LINE})
         check_copy(on, COPY, LINE)
         run(on.close())
@@ -197,7 +197,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store._engine.ground.clock
+        clock = store._engine.context.clock
         other = store_on(backend.inner, fold_every=3, clock=clock)
         before = states_of(other)
         with moment.interfere(backend, lambda: CHANGES[change](other)):
@@ -218,7 +218,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
 def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = filled(backend)
-    other = store_on(shared, clock=store._engine.ground.clock)
+    other = store_on(shared, clock=store._engine.context.clock)
 
     def fork() -> None:
         other.thread("t").fork(f"fork {len(other.thread('t').branches())}", at="1")
@@ -238,7 +238,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
         nonlocal refused
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store._engine.ground.clock
+        clock = store._engine.context.clock
         other = store_on(backend.inner, fold_every=2, clock=clock)
         made = False
         with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(ConflictError):
@@ -278,10 +278,10 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> No
             killed["after"] += 1
         elif lives % 2:  # somebody else takes the name
             killed["name taken"] += 1
-            others = store_on(shared, fold_every=2, clock=store._engine.ground.clock)
+            others = store_on(shared, fold_every=2, clock=store._engine.context.clock)
             for n in range(9):
                 others.put("copy", {"mine": n}, id=f"my {n}")
-            cold = store_on(shared, fold_every=2, clock=store._engine.ground.clock)
+            cold = store_on(shared, fold_every=2, clock=store._engine.context.clock)
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             assert run(cold._engine.writes.of(COPY, "my 5")) == []
             cold.maintenance.compact("copy")

@@ -157,7 +157,7 @@ def test_the_cache_keeps_to_its_bound(limit: int) -> None:
     store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=limit)
     for number in range(60):
         store.put(f"chat {number}", {"messages": [random.Random(number).randbytes(900) for _ in range(200)]})
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -166,6 +166,6 @@ def test_the_cache_keeps_to_its_bound(limit: int) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert store._engine.ground.cache.held <= limit
+    assert store._engine.context.cache.size <= limit
     assert after - before <= 1.3 * limit + 200_000
     assert after - before > 0.3 * limit  # it is used, too

@@ -73,7 +73,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) ->
         assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
         assert all(state == state_of(int(id)) for id, state in found.items())
         store.put("t", {"works": "again"}, id="~")
-        assert run(store._engine.ground.backend.check()) == []
+        assert run(store._engine.context.backend.check()) == []
         store.close()
     else:
         pytest.fail("the run never ended without a fault")

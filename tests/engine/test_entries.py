@@ -42,7 +42,7 @@ def test_who_comes_second_sees_all_keys() -> None:
 
 def test_what_was_folded_last_is_not_read_from_nodes() -> None:
     with holdfast.open("memory://") as store:
-        backend, cache = store._engine.ground.backend, MemoryCache(1 << 20)
+        backend, cache = store._engine.context.backend, MemoryCache(1 << 20)
         entries, line = EntryReader(StateLoader(backend, cache, 1 << 20), cache), Line("", "t")
         there, gone = WrittenBy(0, 1), WrittenBy(0, 2)
         root = MapRoot(ChildRef(b"not in the store", 0, 2, b"", b""), 2)
@@ -59,6 +59,6 @@ def test_states_that_others_followed_are_not_kept() -> None:
         state = store.state(agent="a")
         for number in range(300):  # more than are folded at a time
             state["key"] = number
-        kept = [each for each, _ in store._engine.ground.cache._entries.values() if isinstance(each, LoadedState)]
+        kept = [each for each, _ in store._engine.context.cache._entries.values() if isinstance(each, LoadedState)]
         assert len(kept) <= 2
         assert [state.get_at("key", version) for version in (1, 150, 300)] == [0, 149, 299]

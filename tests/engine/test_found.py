@@ -83,7 +83,7 @@ def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
     for n in range(20):
         for turn in range(10):
             store.put(f"t{n}", {"text": f"{turn}" * 60_000})
-    held = [entry for entry, _ in store._engine.ground.cache._entries.values() if hasattr(entry, "tail")]
+    held = [entry for entry, _ in store._engine.context.cache._entries.values() if hasattr(entry, "tail")]
     tails = sum(len(op.value) for each in held for _, edit in each.tail for _, op in edit.put)
     assert tails <= 2 << 20
 
@@ -278,7 +278,7 @@ def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
     ahead, store = store_on(shared, clock=Clock(2 * 10**18)), store_on(shared)
     store.put("t", {"v": 1})
     line = ahead._handle.thread_line("t")
-    run(Lease(ahead._engine.ground, line, "rewrite").take())
+    run(Lease(ahead._engine.context, line, "rewrite").acquire())
     store.maintenance.compact("t")
 
 

@@ -127,7 +127,7 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
     elif action == "compact":
         store.maintenance.compact("t")
     elif action == "forget":
-        store._engine.ground.cache.clear()
+        store._engine.context.cache.clear()
 
 
 def _follow(thread: Thread, id: str) -> None:

@@ -90,7 +90,7 @@ def rounds(url: str, count: int, seed: int) -> None:
     check(url, acknowledged, recent=10**6)
     assert sum(map(len, acknowledged.values())) > count
     with holdfast.open(url) as store:
-        assert run(store._engine.ground.backend.check()) == []
+        assert run(store._engine.context.backend.check()) == []
 
 
 @pytest.mark.parametrize("count", mostly_nightly([4, 12], daily=[4]))

@@ -174,7 +174,7 @@ def test_old_revisions_go_alone(shared: Backend) -> None:
 
 def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Backend) -> None:
     store = filled(shared)
-    packed = store._engine.ground.codec.pack("carried")
+    packed = store._engine.context.codec.pack("carried")
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         return RewritePlan(frozenset(), [Put(WRITES, write_row(LINE, "5", PendingWriteRow("", "t", 0, "c", packed)))])
@@ -187,7 +187,7 @@ def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Bac
 def test_one_at_a_time(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = filled(backend)
-    other = store_on(shared, clock=store._engine.ground.clock)
+    other = store_on(shared, clock=store._engine.context.clock)
 
     def second() -> None:
         with pytest.raises(ConflictError, match="another rewrite of the thread is under way"):
@@ -231,7 +231,7 @@ def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> No
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        clock = store._engine.ground.clock
+        clock = store._engine.context.clock
         other = store_on(backend.inner, fold_every=3, clock=clock)
         expected = states_of(other)
 
@@ -257,7 +257,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store = filled(backend)
-        other = store_on(backend.inner, fold_every=3, clock=store._engine.ground.clock)
+        other = store_on(backend.inner, fold_every=3, clock=store._engine.context.clock)
         expected = states_of(other)
 
         def act() -> None:
@@ -279,7 +279,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
 def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = store_on(backend, fold_every=3)
-    other = store_on(shared, fold_every=3, clock=store._engine.ground.clock)
+    other = store_on(shared, fold_every=3, clock=store._engine.context.clock)
     for n in range(3):
         store.put("t", {"n": n}, id=str(n))
 

@@ -40,7 +40,7 @@ def check(store: Store) -> None:
     assert store.maintenance.verify("t", level="decode").findings == []
     for id in ids:
         assert store.get("t", id).state
-    (rows,) = run(store._engine.ground.backend.read([Scan(TRANSITIONS, ("", "t"))]))
+    (rows,) = run(store._engine.context.backend.read([Scan(TRANSITIONS, ("", "t"))]))
     assert {row.key[2] for row in rows} == ids
 
 
@@ -65,7 +65,7 @@ def test_renamed(store: Store) -> None:
     store.thread("t").rename_branch("draft", "final")
     assert names(store) == ["main", "final"]
     assert store.get("t", at="final").id == "x-draft-1"
-    (rows,) = run(store._engine.ground.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
+    (rows,) = run(store._engine.context.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
     assert rows[0].columns[1] == "final"
     store.thread("t").rename_branch("final", "final")
     store.put("t", {"n": 9}, branch="final")

@@ -336,8 +336,8 @@ def test_while_another_process_rewrites_the_thread() -> None:
         messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
         other.put("t", {"messages": messages, "n": number})
     point = run(mine._engine.lines.find(Line("", "t"), mine.thread("t").resolve("#70").id))
-    held = run(mine._engine.states.hold(Line("", "t"), point))
+    held = run(mine._engine.states.get(Line("", "t"), point))
     other.maintenance.compact("t")
     assert str(mine.thread("t").diff("#69", "#70").summary[0]) == "messages: +1"
-    mine._engine.states.keep(Line("", "t"), point.hash, held)
+    mine._engine.states.cache_state(Line("", "t"), point.hash, held)
     assert mine.thread("t").blame("messages[3]", "#70")[0].writer.step == 3

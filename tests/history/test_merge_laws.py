@@ -154,7 +154,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
     for action in todo:
         graph.act(*action)
     ids = list(graph.parents)
-    ancestry = Ancestry(graph.store._engine, graph.line, run(graph.store._engine.lines.layout(graph.line)))
+    ancestry = Ancestry(graph.store._engine, graph.line, run(graph.store._engine.lines.branch_graph(graph.line)))
     for _ in range(5):
         one, other = data.draw(st.sampled_from(ids)), data.draw(st.sampled_from(ids))
         found = run(ancestry.common(graph.point(one), graph.point(other)))

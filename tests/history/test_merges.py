@@ -318,10 +318,10 @@ def test_histories_with_nothing_in_common(store: Store) -> None:
     from holdfast.engine.lines import ROOT
     from holdfast.engine.model.packed_state import pack_state
 
-    packed = pack_state(store._engine.ground.codec, {"own": 1, "n": 0})
+    packed = pack_state(store._engine.context.codec, {"own": 1, "n": 0})
     run(
         store._engine.appender.append(
-            AppendRequest(store._handle.thread_line("t"), packed, parent=ROOT, id="root", opens="root")
+            AppendRequest(store._handle.thread_line("t"), packed, parent=ROOT, id="root", new_branch="root")
         )
     )
     merged = store.thread("t").merge("root", "main")

@@ -217,7 +217,7 @@ def test_pruned(store: Store) -> None:
 def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
     merged = store.thread("t").merge("main", "draft", strategy="ours")
     theirs = run(store._engine.lines.find(store._handle.thread_line("t"), merged.merged))
-    backend, key = store._engine.ground.backend, ("", "t", theirs.branch, theirs.seq)
+    backend, key = store._engine.context.backend, ("", "t", theirs.branch, theirs.seq)
     other = theirs._replace(hash=b"another".ljust(32))
     for change in (Put(STEPS, other.row(store._handle.thread_line("t"), b"")), Delete(STEPS, key)):
         run(backend.apply([change]))

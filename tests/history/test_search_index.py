@@ -30,7 +30,7 @@ def by_index(store: holdfast.Store, query: str) -> list[str]:
 
 
 def rows(store: holdfast.Store, thread: str) -> set[tuple[Any, ...]]:
-    (found,) = run(store._engine.ground.backend.read([Scan(WORDS, (store.tenant, thread))]))
+    (found,) = run(store._engine.context.backend.read([Scan(WORDS, (store.tenant, thread))]))
     return {row.key[2:] for row in found}
 
 
@@ -333,9 +333,9 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
     with holdfast.open(url) as store:
         store.maintenance.build_index()
         store.put("t", {"say": "hello"}, id="1")
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         for thread in ("t", "never"):
-            row = indexer._row(Line("", thread), store._engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
+            row = indexer._row(Line("", thread), store._engine.lines.cached_tip(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
             run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, WordList("hello"))))]))
         assert by_index(store, "hello") == ["1"]
         store.maintenance.build_index()
@@ -347,7 +347,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
 
 def watched(url: str) -> tuple[holdfast.Store, InterferingBackend]:
     with_backend = holdfast.open(url)
-    backend = InterferingBackend(with_backend._engine.ground.backend)
+    backend = InterferingBackend(with_backend._engine.context.backend)
     return holdfast.Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), ""), backend
 
 
@@ -396,10 +396,10 @@ def test_damaged_steps_have_no_row(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
         store.put("t", {"say": "there"}, id="2")
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 0)])]))
         run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
-        store._engine.ground.cache.clear()
+        store._engine.context.cache.clear()
         assert store.maintenance.build_index() == (1, 1)
         assert by_index(store, "there") == ["2"]
         run(backend.apply([Delete(STEPS, row.key)]))

@@ -148,9 +148,9 @@ def test_executions_are_recorded_together_by_steps_that_cover_them() -> None:
     assert len({row.key[2] for row in rows}) < 20  # not a step for each
     for id in {str(row.key[2]) for row in rows}:
         point = run(held._engine.lines.find(Line("", LINE), id))
-        header = run(held._engine.heads.head(Line("", LINE), point)).header
+        header = run(held._engine.step_info.head(Line("", LINE), point)).header
         covered = [(row.columns, b"") for row in rows if row.key[2] == id]
-        assert held._engine.ground.codec.unpack(header.metadata) == {DIGEST: digest(covered)}
+        assert held._engine.context.codec.unpack(header.metadata) == {DIGEST: digest(covered)}
     told = held.hooks.history("look", limit=100)
     assert [each.cause for each in told] == [each.id for each in held.state().history()]
     held.close()

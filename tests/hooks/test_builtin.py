@@ -129,7 +129,7 @@ def test_audit_adds_fields_to_the_row_of_the_change(fields: Any) -> None:
     held.state(agent="a")["k"] = 1
     row, _ = events(held)
     packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
-    assert held._engine.ground.codec.unpack(packed)["ticket"] == "T-1"
+    assert held._engine.context.codec.unpack(packed)["ticket"] == "T-1"
     held.close()
 
 
@@ -272,6 +272,6 @@ def test_fields_of_several_are_put_together() -> None:
         changes = [row for row in events(each) if row.columns[1] == "change"]
         for row in changes:
             packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
-            assert each._engine.ground.codec.unpack(packed) == expected
+            assert each._engine.context.codec.unpack(packed) == expected
         assert changes
         each.close()

@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.row_format import Line, open_step
-from holdfast.engine.trace_context import Trace, current, linked, traced
+from holdfast.engine.trace_context import Trace, current, current_or_new, link_artifacts
 from holdfast.hooks import HookContext
 from tests.hooks.kit import async_store, events, store
 
@@ -56,7 +56,7 @@ def test_id_of_a_block_that_fails_does_not_stay() -> None:
 
 
 def test_artifacts_add_up() -> None:
-    with linked("a"), linked("b", "a"):
+    with link_artifacts("a"), link_artifacts("b", "a"):
         assert current().artifacts == ("a", "b")
     assert current().artifacts == ()
 
@@ -138,7 +138,7 @@ def test_ids_go_into_hooks() -> None:
         seen.append(("loop", current()))
 
     held.hooks.before("state.set", name="inline", inline=True)(lambda call: seen.append(("inline", current())))
-    held.hooks.after("state.set", name="after")(lambda call: seen.append(("after", traced())))
+    held.hooks.after("state.set", name="after")(lambda call: seen.append(("after", current_or_new())))
     with holdfast.correlation("c1", cause="e1"):
         held.state()["k"] = 1
     assert held.hooks.drain(30)
@@ -167,12 +167,12 @@ def test_every_step_and_row_says_who_why_and_which_versions(hooked: bool) -> Non
         state.delete("k")
         with held.transaction() as together:
             together.state(agent="a").set("k", 5)
-    (rows,) = run(held._engine.ground.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
+    (rows,) = run(held._engine.context.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
     assert len(rows) == 8
     line = Line("", "␞agent:a")
     before = []
     for row in rows:
-        about = held._engine.ground.codec.unpack(open_step(line, row, 1 << 20).header.metadata)
+        about = held._engine.context.codec.unpack(open_step(line, row, 1 << 20).header.metadata)
         assert (about["correlation"], about["cause"]) == ("c1", "e1")
         before.append(about["before"])
     assert before == [{"k": 0}, {"k": 1, "new": 0}, {"k": 2}, {"map": 0}, {"k": 3}, {"k": 5}, {"k": 6}, {"k": 0}]

@@ -31,11 +31,11 @@ def test_same_value_again_is_a_small_step(kind: str) -> None:
     for version in (1, 2, 3):
         assert state.set("k", LARGE[kind]) == version
         assert state["k"] == LARGE[kind]
-    (rows,) = run(held._engine.ground.backend.read([Scan(STEPS, ("", "␞global", 0))]))
+    (rows,) = run(held._engine.context.backend.read([Scan(STEPS, ("", "␞global", 0))]))
     first, *again = [len(row.body) for row in rows]
     if kind != "tuple":  # it has no parts that are compared
         assert max(again) < 500 < first or kind.startswith("huge")
-    held._engine.ground.cache.clear()
+    held._engine.context.cache.clear()
     assert state["k"] == LARGE[kind]
     assert state.item("k").version == 3
     held.close()
@@ -56,7 +56,7 @@ def test_setting_again_changes_nothing_but_the_version(values: list[Any], times:
         for _ in range(times):
             state["k"] = value
             assert state["k"] == value
-    held._engine.ground.cache.clear()
+    held._engine.context.cache.clear()
     assert state["k"] == values[-1]
     assert state.item("k").version == len(values) * times
     held.close()

@@ -50,16 +50,16 @@ def loaded(rows: Rows) -> Engine:
 
 
 def found_in(engine: Engine, level: VerifyLevel = VerifyLevel.HASHES) -> list[Finding]:
-    return run(verify(engine.ground, LINE, level)).findings
+    return run(verify(engine.context, LINE, level)).findings
 
 
 def damage_in(engine: Engine) -> list[Finding]:
-    return [each for each in found_in(engine, VerifyLevel.DECODE) if each.weight is Severity.DAMAGE]
+    return [each for each in found_in(engine, VerifyLevel.DECODE) if each.severity is Severity.DAMAGE]
 
 
 def picture(engine: Engine) -> dict[tuple[int, int], tuple[StepRef, Any, dict[str, Any]]]:
     """All steps, with what they say and their states."""
-    steps = Picture(store_on(engine.ground.backend, fold_every=3)).steps
+    steps = Picture(store_on(engine.context.backend, fold_every=3)).steps
     return {place: (each.point._replace(tail=0, size=0), each.header, each.state) for place, each in steps.items()}
 
 

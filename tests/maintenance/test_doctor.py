@@ -313,7 +313,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     with pytest.raises(CorruptError):
         jobs.run("bad")
     job = jobs.get("broken")
-    run(store._engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
+    run(store._engine.context.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
     clock.now += 3 * HOUR
     found = {each.code: each for each in checked(store) if each.code.startswith("jobs")}
     assert found.keys() == {"jobs-overdue", "jobs-failing", "jobs-unknown", "jobs-damaged"}
@@ -330,7 +330,7 @@ def test_leases_that_were_left() -> None:
         Row(("", "t", "lease", "rewrite", ""), ("x", clock.now)),
         Row(("", "", "lease", "job a", ""), ("y", clock.now)),
     ]
-    run(store._engine.ground.backend.apply([Put(REFS, row) for row in rows]))
+    run(store._engine.context.backend.apply([Put(REFS, row) for row in rows]))
     assert of(checked(store), "leases").found == "2 held, none left behind"
     clock.now += HOUR
     found = of(checked(store), "leases")
@@ -340,7 +340,7 @@ def test_leases_that_were_left() -> None:
 
 def test_rows_in_quarantine() -> None:
     store = timed(Clock())
-    run(store._engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
+    run(store._engine.context.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
     found = of(checked(store), "quarantine")
     assert found.level is CheckLevel.WARNING
     assert "1 damaged rows were put aside, of 't'" in found.found
@@ -350,7 +350,7 @@ def test_readable_rows_that_are_behind() -> None:
     store = Store(Engine(EngineContext(MemoryBackend(), project=True)), "")
     store.put("t", {"a": 1})
     assert of(checked(store), "readable-rows").level is CheckLevel.OK
-    run(store._engine.ground.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
+    run(store._engine.context.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
     assert of(checked(store), "readable-rows").level is CheckLevel.WARNING
 
 
@@ -360,9 +360,9 @@ def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
         assert of(checked(store), "text-index").level is CheckLevel.NOTE
         store.maintenance.build_index()
         assert of(checked(store), "text-index").level is CheckLevel.OK
-        run(store._engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
+        run(store._engine.context.backend.apply([Delete(WORDS, ("", "t"))]))
         assert "a search may miss some" in of(checked(store), "text-index").found
-        run(store._engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
+        run(store._engine.context.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
         assert "not finished" in of(checked(store), "text-index").found
 
 
@@ -373,7 +373,7 @@ def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch
     for number in range(40):
         store.put("t", {"a": f"hello {number}"})
     store.maintenance.build_index()
-    sample = run(store._engine.lines.listing("", "", "", 10))
+    sample = run(store._engine.lines.list_threads("", "", "", 10))
     backend.reset()
     assert run(store_checks.text_index(store._handle, sample))[0].level is CheckLevel.OK
     assert backend.rows_read.total() < 30

@@ -31,14 +31,14 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
         jobs.add("b", "verify")
         assert jobs.run("a").summary == "1 threads compacted"
         assert jobs.run("b").ok
-        lease = Lease(store._engine.ground, Line("acme", ""), "job a")
-        run(lease.take())
+        lease = Lease(store._engine.context, Line("acme", ""), "job a")
+        run(lease.acquire())
         with pytest.raises(ConflictError):
             jobs.run("a")
-        run(lease.confirm())
-        run(lease.give_back())
+        run(lease.renew())
+        run(lease.release())
         job = jobs.get("a")
-        run(store._engine.ground.backend.apply([job.changed(due_ns=1).put()]))
+        run(store._engine.context.backend.apply([job.changed(due_ns=1).put()]))
         assert [job.name for job in jobs.due()] == ["a"]
         (ended,) = run_due(JobTable(store))
         assert ended.run.ok

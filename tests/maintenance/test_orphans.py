@@ -157,8 +157,8 @@ def test_a_copy_under_way_is_left(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
     put(shared, Put(NODES, Row((*LINE, 1, b"half"), (), b"x")))
-    lease = Lease(store._engine.ground, LINE, "copy")
-    run(lease.take())
+    lease = Lease(store._engine.context, LINE, "copy")
+    run(lease.acquire())
     assert store.maintenance.sweep_orphans(grace="0s").found == []
     clock.now += 2 * DAY  # whoever had it is dead
     assert store.maintenance.sweep_orphans(grace="0s").rows == 2
@@ -170,11 +170,11 @@ def test_a_rewrite_under_way_is_left(shared: Backend) -> None:
     store = filled(shared, clock=clock)
     form = int(rows_of(shared)["lines"][0].columns[2])
     put(shared, Put(NODES, Row((*LINE, form + 1, b"being made"), (), b"x")))
-    lease = Lease(store._engine.ground, LINE, "rewrite")
-    run(lease.take())
+    lease = Lease(store._engine.context, LINE, "rewrite")
+    run(lease.acquire())
     assert store.maintenance.sweep_orphans(grace="0s").found == []
     assert store.maintenance.sweep_orphans(grace="0s", dry_run=True).found == []
-    run(lease.give_back())
+    run(lease.release())
     assert store.maintenance.sweep_orphans(grace="0s").rows == 1
 
 

@@ -54,7 +54,7 @@ def is_empty(store: Store) -> bool:
 
 
 def is_sound(store: Store, thread: str) -> bool:
-    return not run(verify(store._engine.ground, Line("", thread))).findings
+    return not run(verify(store._engine.context, Line("", thread))).findings
 
 
 # There and back -----------------------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     assert (report.threads, report.records) == (2, 71)
     assert seen == [(1, 2, "t"), (2, 2, "u")]
     documents = [json.loads(line) for line in (tmp_path / "f.jsonl").read_bytes().splitlines()]
-    codec = source._engine.ground.codec
+    codec = source._engine.context.codec
     found = {each["checkpoint"]: each for each in documents}
     for thread in ("t", "u"):
         for checkpoint in source.log(thread):

@@ -345,8 +345,8 @@ def test_what_is_held_counts_and_stays(shared: Backend) -> None:
 
 def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -> None:
     store = many(shared)
-    lease = Lease(store._engine.ground, Line("", "a2"), "rewrite")
-    run(lease.take())
+    lease = Lease(store._engine.context, Line("", "a2"), "rewrite")
+    run(lease.acquire())
     report = store.maintenance.prune(keep_last=2)
     (problem,) = report.problems
     assert (problem.thread, problem.code, problem.dropped) == ("a2", "under-way", 0)
@@ -356,7 +356,7 @@ def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -
         store.maintenance.prune(keep_last=2, threads="a2")
     planned = store.maintenance.prune(keep_last=2, dry_run=True)
     assert planned.dropped == 3
-    run(lease.give_back())
+    run(lease.release())
     assert store.maintenance.prune(keep_last=2).bytes == planned.bytes
 
 
@@ -483,7 +483,7 @@ def test_small_steps_are_given_back_too(tmp_path: Path, apart: bool) -> None:
         with store.transaction() as together:
             for thread, n in places if apart else sorted(places, key=lambda place: place[1]):
                 together.put(f"t{thread}", {"n": n, "said": f"message {n} of {thread}, " + "and more " * 20})
-        run(store._engine.ground.backend.tidy())
+        run(store._engine.context.backend.tidy())
         before = store.stats().bytes
         report = store.maintenance.prune(keep_last=20)
         assert report.dropped == 640

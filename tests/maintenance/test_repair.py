@@ -38,14 +38,14 @@ def check_from_copy(rows: Rows, count: int, seed: int) -> None:
     refs = {at: row for at, row in rows.items() if at[0] is REFS}
     for what, damaged in every(rows, seed, count):
         engine = loaded(damaged)
-        if not any(each.weight is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
+        if not any(each.severity is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
         mended = run(mend(engine, LINE, [RepairSource(loaded(rows))]))
         assert mended is not None, what
         assert mended.lost == [], what
         assert mended.left == [], what
         assert picture(engine) == truth, what
-        now = damage.rows_of(engine.ground.backend)  # type: ignore[arg-type]
+        now = damage.rows_of(engine.context.backend)  # type: ignore[arg-type]
         assert {at: row for at, row in now.items() if at[0] is REFS} == refs, what
 
 
@@ -53,7 +53,7 @@ def check_salvage(rows: Rows, count: int, seed: int) -> None:
     truth = picture(loaded(rows))
     for what, damaged in every(rows, seed, count):
         engine = loaded(damaged)
-        if not any(each.weight is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
+        if not any(each.severity is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
         affected = {id for each in found_in(engine, VerifyLevel.DECODE) for id in each.affected}
         mended = run(mend(engine, LINE, []))
@@ -106,7 +106,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
     rows = broken(small(pruned=False))
     engine = loaded(rows)
     told = run(repair(engine, "", dry_run=True))
-    assert damage.rows_of(engine.ground.backend) == rows  # type: ignore[arg-type]
+    assert damage.rows_of(engine.context.backend) == rows  # type: ignore[arg-type]
     done = run(repair(engine, ""))
     assert told.dry_run
     assert [each.lost for each in told.mended] == [each.lost for each in done.mended]
@@ -153,7 +153,7 @@ def other_history() -> Rows:
     store.thread("t").fork("theirs", at="o3")
     store.put("t", {"other": "branch"}, branch="theirs", id="o99")
     store.thread("t").tag("theirs", "o11")
-    return damage.rows_of(store._engine.ground.backend)  # type: ignore[arg-type]
+    return damage.rows_of(store._engine.context.backend)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -168,7 +168,7 @@ def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) ->
     assert (mended.restored, mended.left) == (0, [])
     now, truth = picture(engine), picture(loaded(rows))
     assert {at: each[2] for at, each in now.items()} == {at: each[2] for at, each in truth.items() if at != (0, 7)}
-    refs = {at for at in damage.rows_of(engine.ground.backend) if at[0] is REFS}  # type: ignore[arg-type]
+    refs = {at for at in damage.rows_of(engine.context.backend) if at[0] is REFS}  # type: ignore[arg-type]
     assert refs <= {at for at in rows if at[0] is REFS}
 
 
@@ -176,10 +176,10 @@ def test_only_a_thread_that_is_named_is_repaired() -> None:
     rows = small(pruned=False)
     engine, source = loaded(rows), loaded(rows)
     for number in range(3):
-        store_on(source.ground.backend, fold_every=3).put("u", {"x": number}, id=str(number))
-    found = run(source.ground.backend.read([Scan(space, ("", "u")) for space in TABLES]))
+        store_on(source.context.backend, fold_every=3).put("u", {"x": number}, id=str(number))
+    found = run(source.context.backend.read([Scan(space, ("", "u")) for space in TABLES]))
     copied = [Put(space, row) for space, each in zip(TABLES, found, strict=True) for row in each]
-    run(engine.ground.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
+    run(engine.context.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
     assert run(repair(engine, "", [source], threads=["t"])).mended == []
     assert [each.thread for each in run(repair(engine, "", [source])).mended] == ["u"]
 
@@ -201,14 +201,14 @@ def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
         store.put("t", {"n": number}, id=str(number))
     store.thread("t").fork("side", at="3")
     store.put("t", {"n": 4}, branch="side", id="4")
-    rows = damage.rows_of(store._engine.ground.backend)  # type: ignore[arg-type]
+    rows = damage.rows_of(store._engine.context.backend)  # type: ignore[arg-type]
     del rows[STEPS, (*LINE, 0, 3)]
     engine = loaded(rows)
     done = run(repair(engine, ""))
     assert done.sound
     assert [(each.branch, each.step) for each in done.lost] == [(0, 3)]
     assert damage_in(engine) == []
-    assert store_on(engine.ground.backend).get("t", "4").state == {"n": 4}
+    assert store_on(engine.context.backend).get("t", "4").state == {"n": 4}
 
 
 def test_an_end_that_no_source_has_is_told_where_heads_were_exported() -> None:
@@ -248,7 +248,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
     readable = readable_in(spoilt)
     for lives in range(0, 400, 7):
         engine = loaded(spoilt)
-        mortal = Mortal(engine.ground.backend, lives)
+        mortal = Mortal(engine.context.backend, lives)
         sources = [RepairSource(loaded(rows))] if copy else []
         try:
             run(mend(store_on(mortal, fold_every=3)._engine, LINE, sources))
@@ -256,9 +256,9 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
             finished = False
         else:
             finished = True
-        now = readable_in(damage.rows_of(engine.ground.backend))  # type: ignore[arg-type]
+        now = readable_in(damage.rows_of(engine.context.backend))  # type: ignore[arg-type]
         assert readable <= now, lives
-        later = store_on(engine.ground.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000)._engine
+        later = store_on(engine.context.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000)._engine
         run(mend(later, LINE, sources))
         assert damage_in(later) == [], lives
         if copy:
@@ -273,7 +273,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
 def readable_in(rows: Rows) -> set[str]:
     """The checkpoints that can be read, all told."""
     engine = loaded(rows)
-    store = store_on(engine.ground.backend, fold_every=3, cache_bytes=0)
+    store = store_on(engine.context.backend, fold_every=3, cache_bytes=0)
     found = set()
     for (space, _), row in rows.items():
         if space is STEPS and row.columns[0]:
@@ -288,18 +288,18 @@ def readable_in(rows: Rows) -> set[str]:
 def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() -> None:
     rows = broken(small(pruned=False))
     engine = loaded(rows)
-    store = store_on(engine.ground.backend, fold_every=3)
+    store = store_on(engine.context.backend, fold_every=3)
     for number in range(3):
         store.put("u", {"n": number}, id=str(number))
-    run(engine.ground.backend.apply([Delete(STEPS, ("", "u", 0, 1))]))
-    lease = Lease(engine.ground, LINE, "rewrite")
-    run(lease.take())
+    run(engine.context.backend.apply([Delete(STEPS, ("", "u", 0, 1))]))
+    lease = Lease(engine.context, LINE, "rewrite")
+    run(lease.acquire())
     done = run(repair(engine, ""))
     assert not done.sound
     assert [each.thread for each in done.mended] == ["u"]
     assert "under way" in done.problems[0]
     assert done.plain()["problems"] == done.problems
-    run(lease.give_back())
+    run(lease.release())
     assert run(repair(engine, "")).sound
 
 

@@ -32,7 +32,7 @@ LATER = Clock().now + 3600 * 10**9
 
 def spoil(store: Store, thread: str, *seqs: int) -> None:
     """Damage steps of a thread, and take a node away."""
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread), limit=1)]))
     for row in steps:
         if row.key[3] in seqs:
@@ -78,7 +78,7 @@ def test_power_cuts(copy: bool) -> None:
 
 
 def can_read(store: Store, id: str) -> bool:
-    fresh = store_on(store._engine.ground.backend, fold_every=3, cache_bytes=0)
+    fresh = store_on(store._engine.context.backend, fold_every=3, cache_bytes=0)
     try:
         fresh.get("t", id)
     except ValueError:

@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.engine.row_format import is_sound
+from holdfast.engine.row_format import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store
@@ -128,7 +128,7 @@ def test_the_damaged_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "whole" / "store.db"
     broken_page(path)
     before = path.read_bytes()
-    done = salvage(str(path), is_sound)
+    done = salvage(str(path), is_intact)
     assert Path(done.damaged).read_bytes() == before
     assert done.rows > 60
     with holdfast.open(f"sqlite:///{path}") as store:
@@ -152,10 +152,10 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(ConflictError, match="another process"):
-            salvage(str(path), is_sound)
+            salvage(str(path), is_intact)
     finally:
         other.communicate("")
-    assert salvage(str(path), is_sound).holes == []
+    assert salvage(str(path), is_intact).holes == []
 
 
 @pytest.mark.parametrize("step", ["_free_name", "link", "flush_folder", "replace"])
@@ -171,10 +171,10 @@ def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
     with monkeypatch.context() as patched:
         patched.setattr({"link": os, "replace": Path}.get(step, salvaging), step, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            salvage(str(path), is_sound)
+            salvage(str(path), is_intact)
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
-    salvage(str(path), is_sound)
+    salvage(str(path), is_intact)
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
     assert not list(path.parent.glob("*.salvage*"))
@@ -197,9 +197,9 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
     path.write_bytes(data)
     with pytest.raises(CorruptError):
         holdfast.open(f"sqlite:///{path}")
-    told = salvage(str(path), is_sound, into=str(tmp_path / "other.db"))
+    told = salvage(str(path), is_intact, into=str(tmp_path / "other.db"))
     assert path.read_bytes() == data
-    done = salvage(str(path), is_sound)
+    done = salvage(str(path), is_intact)
     assert (told.rows, told.refused) == (done.rows, done.refused)
     assert Path(done.damaged).read_bytes() == data
     with holdfast.open(f"sqlite:///{path}") as store:
@@ -212,7 +212,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, data: bytes) -> N
     path = tmp_path / "store.db"
     path.write_bytes(data)
     with pytest.raises(CorruptError, match="nothing can be read"):
-        salvage(str(path), is_sound)
+        salvage(str(path), is_intact)
     assert path.read_bytes() == data
     assert [each.name for each in tmp_path.iterdir()] == ["store.db"]
 
@@ -281,7 +281,7 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
         data = data[:90] if how == "cut" else data[:67] + bytes([data[67] ^ 1]) + data[68:]
         path.write_bytes(data)
     with holdfast.open(url("file", tmp_path / "broken")) as store:
-        backend: Any = store._engine.ground.backend
+        backend: Any = store._engine.context.backend
         assert run(backend.check()) != []
         done = store.maintenance.repair(url("file", tmp_path / "whole"))
         assert done.sound
@@ -295,7 +295,7 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
 def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with holdfast.open(url("file", tmp_path / "store") + "?grace=10") as store:
-        backend: Any = store._engine.ground.backend
+        backend: Any = store._engine.context.backend
         for number in range(40):
             store.put("chat", {"secret": number}, id=f"old {number}")
         store.delete("chat")
@@ -447,7 +447,7 @@ def test_a_file_that_cannot_be_read_and_is_open_elsewhere_is_left_alone(tmp_path
         with path.open("r+b") as file:
             file.write(bytes(100))
         with pytest.raises(ConflictError, match="another process"):
-            salvage(str(path), is_sound)
+            salvage(str(path), is_intact)
     finally:
         other.kill()
         other.communicate()
@@ -464,11 +464,11 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr(salvaging._Copy, "_flush", full)
         with pytest.raises(TransientError):
-            salvage(str(path), is_sound)
+            salvage(str(path), is_intact)
     assert path.read_bytes() == before
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
-    salvage(str(path), is_sound)
+    salvage(str(path), is_intact)
     assert not list(path.parent.glob("*.salvage*"))
 
 
@@ -483,7 +483,7 @@ def test_pages_that_changed_places_are_salvaged_around(tmp_path: Path) -> None:
         swapped = list(pages)
         swapped[one], swapped[other] = pages[other], pages[one]
         path.write_bytes(b"".join(swapped))
-        salvage(str(path), is_sound)
+        salvage(str(path), is_intact)
         with holdfast.open(f"sqlite:///{path}") as store:
             assert store.maintenance.repair().sound, (one, other)
             for thread, found in everything(store).items():

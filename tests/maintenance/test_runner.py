@@ -155,7 +155,7 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
     jobs = Jobs(store)
     for name in ("gone", "later", "newer", "spoilt", "well"):
         jobs.add(name, "tidy", schedule="every 1h")
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (rows,) = run(backend.read([Scan(JOBS, ())]))
     by_name = {str(row.key[2]): row for row in rows}
     later, newer = by_name["later"], by_name["newer"]

@@ -94,20 +94,20 @@ def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> 
     stop: list[bool] = []
 
     async def work(job: JobContext) -> None:
-        lease = Lease(job.store._engine.ground, line, "rewrite")
-        await lease.take()
+        lease = Lease(job.store._engine.context, line, "rewrite")
+        await lease.acquire()
         try:
             stop.append(True)
             await StoreOperations.put(job.store, "t", {"n": 1})
         finally:
-            await lease.give_back()
+            await lease.release()
 
     kinds = knows(JobType("holds", "", work))
     jobs = Jobs(store, kinds)
     jobs.add("a", "holds")
     assert jobs.run("a", stop=lambda: bool(stop)).outcome == "stopped"
     assert store.threads() == []
-    run(Lease(store._engine.ground, line, "rewrite").take())
+    run(Lease(store._engine.context, line, "rewrite").acquire())
 
 
 def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
@@ -183,7 +183,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
 ) -> None:
     done: list[int] = []
     store = timed(time.time_ns)
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
 
     def tell(count: int, total: int | None, what: str) -> None:
         if count == 3:  # another takes it over, and the sign of life is refused
@@ -206,7 +206,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
 def test_a_process_that_slept_looks_before_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     store = timed(time.time_ns)
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     asleep = [0.0]
     real = time.time
     monkeypatch.setattr("holdfast.maintenance.jobs.execution.time.time", lambda: real() + asleep[0])
@@ -258,14 +258,14 @@ def test_a_job_that_cannot_show_life_ends_before_others_take_it_for_dead(error: 
 
 
 def test_a_sign_of_life_whose_answer_was_lost_is_recognised() -> None:
-    ground = timed(time.time_ns)._engine.ground
+    ground = timed(time.time_ns)._engine.context
     lease = Lease(ground, Line("", ""), "job a", 0.001)
-    run(lease.take())
+    run(lease.acquire())
     made = Row(("", "", "lease", "job a", ""), (lease._row.columns[0], time.time_ns() + 5))
     run(ground.backend.apply([Put(REFS, made)]))  # what an earlier sign did, unknown to the holder
     time.sleep(0.01)
-    run(lease.show_life())
-    assert run(lease.is_held())
+    run(lease.renew_if_due())
+    assert run(lease.is_valid())
 
 
 class Unsure(Wrapper):
@@ -294,12 +294,12 @@ def test_a_job_whose_last_sign_of_life_had_no_answer_has_ended_all_the_same() ->
 def test_clocks_that_differ_a_little_do_not_make_the_living_dead() -> None:
     clock = Clock()
     store = timed(clock)
-    run(Lease(store._engine.ground, Line("", ""), "job a").take())
+    run(Lease(store._engine.context, Line("", ""), "job a").acquire())
     clock.now -= 5 * SECOND  # another machine, whose clock is behind
     with pytest.raises(ConflictError):
-        run(Lease(store._engine.ground, Line("", ""), "job a").take())
+        run(Lease(store._engine.context, Line("", ""), "job a").acquire())
     clock.now -= HOUR  # a clock that was set back: nobody could ever have it otherwise
-    run(Lease(store._engine.ground, Line("", ""), "job a").take())
+    run(Lease(store._engine.context, Line("", ""), "job a").acquire())
 
 
 def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
@@ -311,8 +311,8 @@ def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
     clock.now += HOUR
 
     book = JobTable(store, kinds)
-    lease = Lease(store._engine.ground, book.line, "job a")
-    run(lease.take())
+    lease = Lease(store._engine.context, book.line, "job a")
+    run(lease.acquire())
     run(_start(book, "a", lease, only_due=True))  # and then nothing more
     with pytest.raises(ConflictError):
         run(run_job(book, "a", only_due=True))

@@ -36,10 +36,10 @@ def done(store: holdfast.Store, kind: str, **settings: Any) -> tuple[str, str]:
 
 
 def damage(store: holdfast.Store, thread: str) -> None:
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
     run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, flipped(rows[2].body)))]))
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
 
 
 def test_prune_removes_by_its_policy(store: holdfast.Store) -> None:
@@ -53,7 +53,7 @@ def test_prune_removes_by_its_policy(store: holdfast.Store) -> None:
 
 
 def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Store) -> None:
-    run(Lease(store._engine.ground, Line("", "a"), "rewrite").take())
+    run(Lease(store._engine.context, Line("", "a"), "rewrite").acquire())
     damage(store, "b")
     outcome, said = done(store, "prune", keep_last=2)
     assert outcome == "findings"
@@ -127,13 +127,13 @@ def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
     assert int(said.split()[0]) >= 0
     assert done(store, "compact") == ("ok", "1 threads compacted")
     assert done(store, "compact", prefix="x") == ("ok", "0 threads compacted")
-    run(Lease(store._engine.ground, Line("", "c/1"), "rewrite").take())
+    run(Lease(store._engine.context, Line("", "c/1"), "rewrite").acquire())
     assert done(store, "compact") == ("ok", "0 threads compacted, 1 skipped: busy or gone")
 
 
 def test_orphans_are_removed(store: holdfast.Store) -> None:
     row = Row(("", "gone", 1, b"node"), (), b"left by a process that died")
-    run(store._engine.ground.backend.apply([Put(NODES, row)]))
+    run(store._engine.context.backend.apply([Put(NODES, row)]))
     assert done(store, "orphans")[0] == "ok"  # it may yet be completed
     outcome, said = done(store, "orphans", grace="0s")
     assert (outcome, said.split(",")[0]) == ("ok", "1 rows that belong to nothing removed")

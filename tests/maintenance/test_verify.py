@@ -69,7 +69,7 @@ def test_against_heads_everything_is_found(pruned: bool) -> None:
     every = [*damage.missing(rows), *damage.altered(rows), *Random(2).sample(list(damage.exchanged(rows)), 40)]
     for what, damaged in every:
         engine = loaded(damaged)
-        found = run(compare_head(engine.ground.backend, heads, "t")) or found_in(engine)
+        found = run(compare_head(engine.context.backend, heads, "t")) or found_in(engine)
         # A version that goes up is what an honest change makes of it.
         assert found or what[3] == "version", what
 
@@ -126,7 +126,7 @@ def test_wrong_questions(tmp_path: Path) -> None:
 
 def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
     with filled(tmp_path, 2) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         run(backend.apply([Delete(LINES, ("", "thread 1"))]))
         (found,) = store.maintenance.verify().damage
         assert (found.code, found.thread) == (FindingCode.MISSING_THREAD, "thread 1")
@@ -143,7 +143,7 @@ def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> No
             store.put("t", {"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
         store.maintenance.build_index()
         assert store.maintenance.verify(level="decode").findings == []
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         (heads, words) = run(backend.read([Scan(AGENT_STATES, ("", "t")), Scan(WORDS, ("", "t"))]))
         run(backend.apply([Put(AGENT_STATES, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
         run(backend.apply([Delete(WORDS, words[-1].key)]))
@@ -211,7 +211,7 @@ def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path
         heads = store.maintenance.heads()
         store.put("thread 0", {"messages": []})
         assert store.maintenance.verify(heads=heads).findings == []
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
         assert store.maintenance.verify("thread 1").sound
         (found,) = store.maintenance.verify(heads=heads).damage
@@ -226,7 +226,7 @@ def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path
         store.thread("thread 0").tag("end")
         notices = store.maintenance.verify("thread 0", heads=heads).findings
         assert codes(notices) == {FindingCode.RENAMED_BRANCH, FindingCode.CHANGED_NAMES}
-        assert all(each.weight is Severity.NOTICE for each in notices)
+        assert all(each.severity is Severity.NOTICE for each in notices)
         store.maintenance.prune(keep_last=2, threads="thread 0")
         assert store.maintenance.verify("thread 0", heads=heads).sound
 
@@ -240,7 +240,7 @@ def test_a_rolled_back_thread_is_found() -> None:
     store.thread("t").fork("side", at="1")
     heads = run(export_heads(store._engine, ""))
     engine = loaded(before)
-    (found,) = run(compare_head(engine.ground.backend, heads, "t"))
+    (found,) = run(compare_head(engine.context.backend, heads, "t"))
     assert found.code is FindingCode.ROLLED_BACK
 
 
@@ -261,7 +261,7 @@ def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
         store.put("c", {"new": 1})
         heads = store.maintenance.heads()
         assert store.maintenance.verify(heads=heads).findings == []
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         run(backend.apply([Delete(BRANCHES, ("", "b", 1)), Delete(STEPS, ("", "b", 1))]))
         run(backend.apply([Delete(space, ("", "c")) for space in TABLES]))
         assert store.maintenance.verify().sound

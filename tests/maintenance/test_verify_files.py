@@ -150,7 +150,7 @@ def test_a_version_that_is_not_known_is_a_finding(tmp_path: Path) -> None:
     data[5] ^= 64
     birth.write_bytes(data)
     with holdfast.open(url("file", folder), read_only=True) as store:
-        assert "version" in store.maintenance.verify().damage[0].what
+        assert "version" in store.maintenance.verify().damage[0].message
 
 
 def test_a_cut_off_file(tmp_path: Path) -> None:

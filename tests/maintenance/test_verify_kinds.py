@@ -80,7 +80,7 @@ def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
     stray = Row((*LINE, 1, bytes(20)), (), b"HF")
     run(backend.apply([Put(NODES, stray)]))
     (found,) = store.maintenance.verify().damage
-    assert "no folded state needs it" in found.what
+    assert "no folded state needs it" in found.message
 
 
 @pytest.mark.parametrize("pruned", [False, True])
@@ -98,7 +98,7 @@ def test_what_was_merged_must_be_there(pruned: bool) -> None:
     columns = list(row.columns)
     columns[3] = bytes(32)
     run(backend.apply([Put(STEPS, row._replace(columns=tuple(columns)))]))
-    found = [each for each in store.maintenance.verify().findings if "it merges" in each.what]
+    found = [each for each in store.maintenance.verify().findings if "it merges" in each.message]
     assert [each.checkpoint for each in found] == ["" if pruned else merge.id]
     if pruned:
         (stub,) = [row for row in rows(backend, STEPS) if not row.columns[0] and row.columns[6]]
@@ -153,4 +153,4 @@ def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPat
     ):
         report.add(Finding(code, ""))
     assert (report.found, codes(report.findings)) == (5, {FindingCode.MISSING_STEP, FindingCode.DAMAGED_STEP})
-    assert all(each.weight is Severity.DAMAGE for each in report.damage)
+    assert all(each.severity is Severity.DAMAGE for each in report.damage)

@@ -92,7 +92,7 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
             with busy.interfere(others, "read", times=None):
                 found = store.maintenance.verify(level=level, heads=heads).findings
             assert others.changes > before
-            assert [each for each in found if each.weight is Severity.DAMAGE] == [], (seed, level)
+            assert [each for each in found if each.severity is Severity.DAMAGE] == [], (seed, level)
             assert {each.code for each in found} <= {
                 *(
                     FindingCode.GONE_THREAD,
@@ -158,7 +158,7 @@ def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: P
     for turn in (9, 10):
         store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
     (found,) = store.maintenance.verify(heads=heads).findings
-    assert (found.code, "another checkpoint" in found.what) == (FindingCode.PRUNED_SINCE, True)
+    assert (found.code, "another checkpoint" in found.message) == (FindingCode.PRUNED_SINCE, True)
 
 
 def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
 
     with busy.interfere(fork, "read", times=None, where=of_the_line):
         (found,) = store.maintenance.verify("t", heads=heads).findings
-    assert (found.code, found.weight) == (FindingCode.NOT_COMPARED, Severity.NOTICE)
+    assert (found.code, found.severity) == (FindingCode.NOT_COMPARED, Severity.NOTICE)
 
 
 def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:

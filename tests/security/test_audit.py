@@ -263,7 +263,7 @@ store.as_identity(agent="a").state(agent="a").get("k")
 
 
 def rows_of(store: Store, line: str) -> list[Row]:
-    (found,) = run(store._engine.ground.backend.read([Scan(EVENTS, ("", line))]))
+    (found,) = run(store._engine.context.backend.read([Scan(EVENTS, ("", line))]))
     return found
 
 
@@ -271,7 +271,7 @@ def test_what_was_tampered_with_is_named(store: Store, clock: Clock) -> None:
     use(store, clock)
     report = store.audit.verify()
     assert (report.ok, report.lines, report.rows) == (True, 3, 7)
-    backend, line = store._engine.ground.backend, "␞agent:a"
+    backend, line = store._engine.context.backend, "␞agent:a"
 
     def found(*changes: Any) -> list[str]:
         saved = rows_of(store, line) + rows_of(store, AUDIT)
@@ -308,7 +308,7 @@ def test_what_was_tampered_with_is_named(store: Store, clock: Clock) -> None:
 
 def test_a_step_that_was_taken_out_is_missed(store: Store, clock: Clock) -> None:
     use(store, clock)
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (steps,) = run(backend.read([Scan(STEPS, ("", AUDIT, 0))]))
     run(backend.apply([Delete(STEPS, steps[0].key)]))
     whats = [each.what for each in store.audit.verify().findings]
@@ -412,7 +412,7 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
     """What is left of a line that was pruned: its rows are there, but nothing covers them any more."""
     for number in range(3):
         store.state(agent="a")["k"] = number
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (steps,) = run(backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
     stub = StepRef.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
     run(backend.apply([Delete(STEPS, steps[0].key), Put(STEPS, stub)]))

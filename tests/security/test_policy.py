@@ -276,6 +276,6 @@ def test_what_is_damaged_gives_nothing(store: Store) -> None:
     async def spoil(_: Any) -> SystemLineChange:
         return SystemLineChange({"held/agent:x/1": {"id": "1"}}, (), [])
 
-    run(access._ledger.amend("spoil", "", spoil))
+    run(access._ledger.change("spoil", "", spoil))
     with pytest.raises(CorruptError):
         store.as_identity(agent="x").state(agent="a").get("plan")

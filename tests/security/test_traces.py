@@ -140,7 +140,7 @@ def test_a_damaged_row_does_not_keep_a_session_from_its_end(store: Store) -> Non
 
     session = store.sessions.start("s1", on_end="delete")
     session.state["plan"] = 1
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (rows,) = run(backend.read([Scan(EVENTS, ("", "␞session:s1"))]))
     damaged = next(row for row in rows if row.body)
     run(backend.apply([Put(EVENTS, Row(damaged.key, damaged.columns, damaged.body[:-1]))]))
@@ -352,7 +352,7 @@ def test_a_page_of_the_audit_reads_little_of_each_of_many_scopes(
             for agent in range(10):
                 together.state(agent=f"a{agent}")[f"k{number}"] = number
     read = 0
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     plain = backend.read
 
     async def counting(queries: Any) -> Any:
@@ -379,7 +379,7 @@ def test_a_listing_asks_once_for_the_rights_of_many_scopes(store: Store, monkeyp
     store.access.grant("agent:b", agent="a7", until=timedelta(days=1))
     b = store.as_identity(agent="b")
     asked = 0
-    plain = store._engine.lines.fresh
+    plain = store._engine.lines.revalidate_tip
 
     async def counting(line: Any) -> Any:
         nonlocal asked

@@ -81,7 +81,7 @@ class World:
     def heads(self) -> dict[str, str]:
         """Where every line ends but that of the audit: what changes when anything is written."""
         lines = run(self.store._engine.lines.names("", MARK))
-        points = {line.name: run(self.store._engine.lines.newest(line)) for line in lines if line.name != AUDIT}
+        points = {line.name: run(self.store._engine.lines.latest_step(line)) for line in lines if line.name != AUDIT}
         return {name: point.hash.hex() for name, point in points.items() if point is not None}
 
     def tries(self) -> list[AuditRecord]:

@@ -45,7 +45,7 @@ class Rig:
         """What is in each message with which a client asks for a commit, and in no other."""
         if self.kind == "s3":
             return [b"PUT /"]
-        groups: Any = vars(store._engine.ground.backend)["_groups"]
+        groups: Any = vars(store._engine.context.backend)["_groups"]
         client: str = groups._client
         return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
 

@@ -95,7 +95,7 @@ def test_large_content_is_never_in_memory_as_a_whole(store: Store) -> None:
     made = store.artifacts.register(source, id="zeros")
     assert source.most <= CHUNK + 1
     assert made.size == 20 << 20
-    (rows,) = run(store._engine.ground.backend.read([Scan(OBJECTS, ("",), bodies=True)]))
+    (rows,) = run(store._engine.context.backend.read([Scan(OBJECTS, ("",), bodies=True)]))
     assert max(len(row.body) for row in rows) <= 1 << 20
     with store.artifacts.open("zeros") as file:
         assert not any(file.read(1 << 20))
@@ -116,7 +116,7 @@ def test_equal_content_is_kept_once_and_as_long_as_one_has_it(store: Store, cont
         store.artifacts.delete(id)
     assert content_lines(store) == []
     assert store.artifacts.list() == []
-    (left,) = run(store._engine.ground.backend.read([Scan(LINKS, ("",))]))
+    (left,) = run(store._engine.context.backend.read([Scan(LINKS, ("",))]))
     assert left == []
     with pytest.raises(NotFoundError, match="no such artifact"):
         store.artifacts.delete("a")
@@ -185,8 +185,8 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
         store.artifacts.save("large", tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []
     assert store.artifacts.verify("other") == other
-    run(store._engine.ground.backend.apply([Delete(OBJECTS, ("", line)) for line in content_lines(store)]))
-    store._engine.ground.cache.clear()
+    run(store._engine.context.backend.apply([Delete(OBJECTS, ("", line)) for line in content_lines(store)]))
+    store._engine.context.cache.clear()
     with pytest.raises(CorruptError):
         store.artifacts.read("other")
 
@@ -411,7 +411,7 @@ def test_a_row_without_its_record_is_no_artifact(store: Store) -> None:
     """Whoever reads a page while others delete sees what is there."""
     store.artifacts.register(b"1", id="a")
     row = Row(("", f"{MARK}artifacts", "all", "", "b"), (0, ""))
-    run(store._engine.ground.backend.apply([Put(LINKS, row)]))
+    run(store._engine.context.backend.apply([Put(LINKS, row)]))
     assert [artifact.id for artifact in store.artifacts.list()] == ["a"]
 
 

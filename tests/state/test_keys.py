@@ -121,10 +121,10 @@ def test_scopes_take_so_many_bytes_together() -> None:
 
 def test_scopes_hold_those_below_them() -> None:
     outer, inner = Scope.of(workflow="w"), Scope.of(workflow="w", step="s")
-    assert outer.holds(inner)
-    assert not inner.holds(outer)
-    assert Scope().holds(outer)
-    assert not Scope.of(workflow="w2").holds(inner)
+    assert outer.contains(inner)
+    assert not inner.contains(outer)
+    assert Scope().contains(outer)
+    assert not Scope.of(workflow="w2").contains(inner)
     assert outer.within(step="s") == inner
     assert str(Scope()) == GLOBAL
     assert Scope.of_line("thread") is None

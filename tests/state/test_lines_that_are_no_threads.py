@@ -45,7 +45,7 @@ def filled(store: Store) -> Store:
 
 
 def rows(store: Store, space: Any, line: str = LINE) -> list[Row]:
-    return run(store._engine.ground.backend.read([Scan(space, (store.tenant, line))]))[0]
+    return run(store._engine.context.backend.read([Scan(space, (store.tenant, line))]))[0]
 
 
 # Threads ------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_scope_is_deleted_without_those_whose_names_look_like_namespaces_of_it
 def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) -> None:
     filled(store)
     link = Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z"))
-    run(store._engine.ground.backend.apply([Put(LINKS, link)]))
+    run(store._engine.context.backend.apply([Put(LINKS, link)]))
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as copy:
         assert rows(copy, EVENTS) == rows(store, EVENTS)
@@ -162,7 +162,7 @@ def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) ->
 
 def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> None:
     filled(store)
-    run(store._engine.ground.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
+    run(store._engine.context.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
     file = io.BytesIO()
     store.export(file)
     file.seek(0)
@@ -204,14 +204,17 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     filled(store)
     (event, *_) = rows(store, EVENTS)
     body = event_body(
-        store._handle.thread_line(LINE), str(event.key[2]), int(event.key[3]), store._engine.ground.codec.pack({"a": 1})
+        store._handle.thread_line(LINE),
+        str(event.key[2]),
+        int(event.key[3]),
+        store._engine.context.codec.pack({"a": 1}),
     )
     whole = event._replace(body=body)
-    run(store._engine.ground.backend.apply([Put(EVENTS, whole)]))
+    run(store._engine.context.backend.apply([Put(EVENTS, whole)]))
     assert store.maintenance.verify().findings == []
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
     spoilt = event._replace(body=flipped(body))
-    run(store._engine.ground.backend.apply([Put(EVENTS, spoilt)]))
+    run(store._engine.context.backend.apply([Put(EVENTS, spoilt)]))
     (finding,) = store.maintenance.verify().findings
     assert (finding.code, finding.thread, finding.space) == (FindingCode.DAMAGED_EVENT, LINE, "events")
     store.maintenance.repair(f"sqlite:///{tmp_path}/copy.db")
@@ -222,7 +225,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
 def test_a_damaged_event_goes_to_quarantine_where_nobody_has_another(store: Store) -> None:
     filled(store)
     (event, *rest) = rows(store, EVENTS)
-    run(store._engine.ground.backend.apply([Put(EVENTS, event._replace(body=b"not what was written"))]))
+    run(store._engine.context.backend.apply([Put(EVENTS, event._replace(body=b"not what was written"))]))
     store.maintenance.repair()
     assert store.maintenance.verify().findings == []
     assert rows(store, EVENTS) == rest
@@ -232,11 +235,11 @@ def test_a_damaged_event_goes_to_quarantine_where_nobody_has_another(store: Stor
 
 def test_events_and_links_of_a_line_that_is_gone_are_orphans(store: Store) -> None:
     filled(store)
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     run(backend.apply([Put(LINKS, Row((store.tenant, "␞artifacts", "k", "x", "y"), (5, "z")))]))
     gone = [space for space in TABLES if space is not EVENTS]
     run(backend.apply([Delete(space, (store.tenant, LINE)) for space in gone]))
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     assert {finding.thread for finding in store.maintenance.verify().findings} == {LINE, "␞artifacts"}
     assert {each.thread for each in store.maintenance.sweep_orphans(dry_run=True).found} == {LINE, "␞artifacts"}
     store.maintenance.sweep_orphans(grace="0s")
@@ -282,7 +285,7 @@ def test_readable_rows_cost_no_more_in_a_large_scope() -> None:
         state = store.state(agent="a")
         state.batch({f"key {n}": n for n in range(2000)})
         reads: list[Any] = []
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         read = backend.read
 
         async def counted(queries: Any) -> Any:
@@ -291,7 +294,7 @@ def test_readable_rows_cost_no_more_in_a_large_scope() -> None:
             return found
 
         backend.read = counted  # type: ignore[method-assign]
-        store._engine.ground.cache.drop(("rows", store._handle.thread_line(LINE)))
+        store._engine.context.cache.drop(("rows", store._handle.thread_line(LINE)))
         state["key 7"] = "new"
         assert sum(reads) < 20
         (row,) = run(read([Get(STATE_VALUES, [(store.tenant, LINE, "key 7")])]))[0]

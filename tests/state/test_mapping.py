@@ -78,7 +78,7 @@ def test_values_of_every_type(value: Any) -> None:
         assert identical(state["k"], value)
         state["k"] = [value, "x" * 300]
         state["k"] = [value, "x" * 300, value]
-        store._engine.ground.cache.clear()
+        store._engine.context.cache.clear()
         assert identical(state["k"], [value, "x" * 300, value])
 
 

@@ -60,10 +60,10 @@ def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
         lambda: state.list_items()[-1].value,
     ]
     for number, look in enumerate(looks, 2):
-        mine._engine.ground.cache.clear()
+        mine._engine.context.cache.clear()
         with backend.interfere(meanwhile, "read", after=True):
             assert look() == number
-    mine._engine.ground.cache.clear()
+    mine._engine.context.cache.clear()
     with backend.interfere(lambda: delete(theirs, other), "read", after=True):
         assert state.get("n") is None
     assert list(state) == []
@@ -81,7 +81,7 @@ def test_a_transaction_begins_anew_where_its_reads_are_pruned() -> None:
             state["n"] = 5
             state["n"] = 6
             prune(store, state)
-            store._engine.ground.cache.clear()
+            store._engine.context.cache.clear()
         seen["sum"] = calls[-1] + seen["m"]
 
     store.transact(work)
@@ -236,7 +236,7 @@ def test_a_patch_does_not_read_the_rest() -> None:
         lambda: state.delete("big"),
     ]
     for change in changes:
-        store._engine.ground.cache.clear()
+        store._engine.context.cache.clear()
         backend.taken = 0
         change()
         assert backend.taken < 100_000

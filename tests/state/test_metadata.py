@@ -24,7 +24,7 @@ def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cau
         with trace_context.correlation(correlation, cause=cause):
             state.batch(dict.fromkeys(keys, 1))
         line = Line("", "␞agent:a")
-        (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, tuple(line))]))
+        (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(line))]))
         packed = open_step(line, rows[0], 1 << 20).header.metadata
     about = default_codec.unpack(packed)
     assert default_codec.pack(about) == packed

@@ -40,7 +40,7 @@ def ids(sessions: Any) -> list[str]:
 
 def rows_of(store: Store, line: str) -> dict[str, int]:
     """How many rows a line has, by space."""
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     counts = {space.name: len(run(backend.read([Scan(space, ("", line))]))[0]) for space in TABLES}
     return {name: count for name, count in counts.items() if count}
 
@@ -231,7 +231,7 @@ def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
     session = store.sessions.start("s1", idle=300)
     for number in range(130):
         session.state["k"] = number
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}session:s1"))]))
     for row in rows[1:]:
         columns = list(row.columns)
@@ -257,7 +257,7 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
     assert dict(store.state(session="keep")) == {"k": 1}
     store.sessions.delete("keep")
     assert rows_of(store, f"{MARK}session:keep") == {}
-    assert not any(row.key[2] == "due" for row in run(store._engine.ground.backend.read([Scan(LINKS, ("",))]))[0])
+    assert not any(row.key[2] == "due" for row in run(store._engine.context.backend.read([Scan(LINKS, ("",))]))[0])
 
 
 def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store: Store, clock: Clock) -> None:
@@ -315,7 +315,7 @@ def test_metadata_is_changed_entry_by_entry(store: Store) -> None:
 def test_each_of_it_is_a_step_that_tells_who_and_when(store: Store, clock: Clock) -> None:
     session = store.sessions.start("s1", idle=60)
     session.end()
-    (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, ("", f"{MARK}sessions"))]))
+    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, ("", f"{MARK}sessions"))]))
     assert [StepRef.of(row).kind for row in rows] == ["start", "end"]
     told = [(row.kind, row.action, row.key) for row in store.audit.query(kind="session")]
     assert sorted(told) == [("session", "end", "s1"), ("session", "start", "s1")]
@@ -341,8 +341,8 @@ def test_wrong_use_is_said(store: Store) -> None:
     store.sessions.start("s")
     with pytest.raises(InvalidError, match="not for its user to say"):
         store.sessions.end("s", "expired")
-    assert run(store._engine.ground.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
-    assert run(store._engine.ground.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
+    assert run(store._engine.context.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
+    assert run(store._engine.context.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
 
 
 def test_the_same_awaited(store: Store, clock: Clock) -> None:

@@ -30,7 +30,7 @@ def steps_of(store: Store, prefix: str) -> dict[str, list[StepRef]]:
     """The steps of all lines whose names start so."""
     found = {}
     for line in run(store._engine.lines.names("", prefix)):
-        (rows,) = run(store._engine.ground.backend.read([Scan(STEPS, tuple(line), bodies=False)]))
+        (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(line), bodies=False)]))
         found[line.name] = [StepRef.of(row) for row in rows]
     return found
 

@@ -22,7 +22,7 @@ from holdfast.backends.interface import Delete, Get, Put, Query, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.engine.guard import FREELY, Guard, Permit
+from holdfast.engine.guard import UNCONDITIONAL, Guard, Permit
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
@@ -136,7 +136,7 @@ def test_large_values_and_folded_states(store: Store, monkeypatch: pytest.Monkey
     for n in range(8):
         state["doc"] = {"text": long, "n": n}
         state["log"] = [f"an entry of some length {m}" for m in range(30 + n)]
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     values = [change.value for change in watch.poll()]
     assert values[::2] == [{"text": long, "n": n} for n in range(8)]
     assert [len(value) for value in values[1::2]] == list(range(30, 38))
@@ -380,7 +380,7 @@ class Closed(Guard):
         self.asked.append((str(scope), tuple(keys)))
         if str(scope) in self.shut:
             raise DeniedError(f"{action} is not allowed", where=str(scope))
-        return FREELY
+        return UNCONDITIONAL
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         return [scope for scope in scopes if str(scope) not in self.shut]

@@ -71,7 +71,7 @@ def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
 
 def mark(store: Store, thread: str, text: str) -> None:
     """A pending write that takes the place of the one before it."""
-    write = PendingWriteRow("", "task", -1, "__error__", store._engine.ground.codec.pack(text))
+    write = PendingWriteRow("", "task", -1, "__error__", store._engine.context.codec.pack(text))
     run(store._engine.writes.put(Line("", thread), store.get(thread).id, [write]))
 
 
@@ -87,7 +87,7 @@ def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
 
 
 def backend_of(store: Store) -> Backend:
-    return store._engine.ground.backend
+    return store._engine.context.backend
 
 
 def check_same(source: Store, target: Store) -> None:
@@ -159,7 +159,7 @@ def test_tenants_stay_apart() -> None:
 def test_leases_and_journals_stay_where_they_are() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     source.put("t", {"n": 1})
-    run(Lease(source._engine.ground, Line("", "t"), "rewrite").take())
+    run(Lease(source._engine.context, Line("", "t"), "rewrite").acquire())
     run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
     assert source.copy_to(target).changing == ()
     check_same(source, target)
@@ -364,7 +364,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             first = source.copy_to(target)
             assert set(first.changing) <= {f"thread {n}" for n in range(5)}
             for each in target.threads():
-                assert run(verify(target._engine.ground, Line("", each.thread))).findings == []
+                assert run(verify(target._engine.context, Line("", each.thread))).findings == []
         finally:
             stop.set()
             thread.join()
@@ -436,7 +436,7 @@ def test_threads_that_keep_changing_are_named() -> None:
     with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
         report = source.copy_to(target)
     assert report.changing == ("busy",)
-    assert run(verify(target._engine.ground, Line("", "busy"))).findings == []
+    assert run(verify(target._engine.context, Line("", "busy"))).findings == []
     assert source.copy_to(target).changing == ()
     check_same(source, target)
 
@@ -516,7 +516,7 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
     for thread in ("a", "t"):
         source.put(thread, {"n": 1})
     written = PendingWriteRow(
-        "", "task", 0, "channel", source._engine.ground.codec.pack(random.Random(5).randbytes(1 << 21))
+        "", "task", 0, "channel", source._engine.context.codec.pack(random.Random(5).randbytes(1 << 21))
     )
     run(source._engine.writes.put(Line("", "t"), source.get("t").id, [written]))
     with pytest.raises(UnsupportedError, match="thread 't', writes"):

@@ -222,6 +222,6 @@ def test_compact_changes_no_state_and_no_hash(store: Store) -> None:
     states = {each.id: store.get("t", each.id).state for each in log}
     store.maintenance.compact("t")
     assert store.log("t") == log
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     assert {each.id: store.get("t", each.id).state for each in log} == states
     assert store.put("t", {"n": "after"}, branch="b").parent == store.get("t", at="on b").id

@@ -168,7 +168,7 @@ def test_a_lazy_state_stays_as_it_was(store: Store) -> None:
     old = store.get("t", at=20, lazy=True).state
     store.put("t", {"n": "later"})
     store.maintenance.compact("t")
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     assert state["n"] == 39
     assert state.slice("items", start=-1) == ["item 1949"]
     assert old.length("items") == 1000

@@ -119,7 +119,7 @@ def test_branches_of_branches(store: Store) -> None:
     for depth in range(40):
         store.thread("t").fork(f"b{depth}", at=base.id)
         base = store.put("t", {"n": depth + 1}, branch=f"b{depth}")
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     assert store.get("t", base.id).state == {"n": 40}
     assert store.get("t", at="b20").state == {"n": 21}
     assert len(store.thread("t").branches()) == 41

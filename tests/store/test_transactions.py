@@ -49,7 +49,7 @@ def test_a_new_thread_many_times_across_a_fold(store: Store) -> None:
     with store.transaction() as together:
         for n in range(70):
             together.put("t", {"items": [f"item {m}" for m in range(n)], "big": "x" * 70_000})
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     assert len(store.log("t")) == 70
     assert store.get("t", at=50).state["items"] == [f"item {m}" for m in range(50)]
 

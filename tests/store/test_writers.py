@@ -35,7 +35,7 @@ def reachable(store: Store, thread: str, made: list[Checkpoint], states: dict[st
     assert sorted(each.id for each in log) == sorted(each.id for each in made)
     assert len({(each.branch, each.step) for each in log}) == len(log)
     ids = {each.id for each in log}
-    store._engine.ground.cache.clear()
+    store._engine.context.cache.clear()
     for each in made:
         found = store.get(thread, each.id)
         assert found.state == states[each.id]

@@ -30,7 +30,7 @@ from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.engine.model.workspace import MissingNode, Workspace
 from holdfast.engine.projection.rows import ProjectedStep, RowChanges
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
     Branch,
     Line,
@@ -62,7 +62,7 @@ _HEAVY = 256 << 10
 _RECENT = 1024
 """Keys that were folded last are remembered only up to this number."""
 
-PATIENCE = 50
+MAX_REWRITES = 50
 """How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
 
 
@@ -94,9 +94,9 @@ class AppendRequest:
     """A packed dict. An edit may set this and `readable` to describe its result."""
     readable: str = ""
     kind: str = "save"
-    riders: Callable[[str], Sequence[Change]] | None = None
+    attached_changes: Callable[[str], Sequence[Change]] | None = None
     """Given the step's id, returns changes that are applied together with the step, or not at all."""
-    guards: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
+    preconditions: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
     """Returns conditions besides the line's own, at every attempt; called with whether one has failed already."""
     if_changed: bool = False
     """Save nothing where the state equals the parent's; the parent is then returned."""
@@ -104,7 +104,7 @@ class AppendRequest:
     schema: str = ""
     time: int = 0
     """The time of a step that is moved; now, if 0."""
-    opens: str = ""
+    new_branch: str = ""
     """The name of a branch that starts with this step."""
     merged: tuple[StepParent, ...] = ()
     """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
@@ -183,7 +183,7 @@ class Appender:
         rewrites = 0
         for attempt in range(_ATTEMPTS):
             if attempt > _QUICK_RETRIES:
-                await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
+                await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
             batch = _Batch()
             try:
                 for number, request in enumerate(requests):
@@ -197,7 +197,7 @@ class Appender:
             except MissingNode:
                 # Nodes are removed when a line is rewritten; if they are lost, retrying will not help.
                 rewrites += 1
-                if rewrites > PATIENCE:
+                if rewrites > MAX_REWRITES:
                     raise
                 await self._start_over(requests)
                 continue
@@ -238,8 +238,8 @@ class Appender:
         line = request.line
         if condition is _Condition.ATTACHED:
             raise name_taken(line)
-        await self._lines.look(line)
-        if request.id and await self._lines.existing(line, request.id, request.parent) is not None:
+        await self._lines.load_tip(line)
+        if request.id and await self._lines.find_id(line, request.id, request.parent) is not None:
             raise IdExists(request.id)
         if condition is _Condition.STEP:
             if request.on_conflict is OnConflict.REFUSE:
@@ -253,7 +253,7 @@ class Appender:
     async def _start_over(self, requests: Sequence[AppendRequest]) -> None:
         """Drop the cached states of the parents."""
         for request in requests:
-            tip = await self._lines.look(request.line)
+            tip = await self._lines.load_tip(request.line)
             if tip is not None:
                 parent = await self._parent(request, tip)
                 if parent is not None:
@@ -261,7 +261,7 @@ class Appender:
 
     async def _up_to_date(self, batch: _Batch) -> bool:
         """Return whether the cached tips of the lines were right. They are up to date afterwards."""
-        return all([tip == await self._lines.look(line) for line, tip in batch.tips.items()])
+        return all([tip == await self._lines.load_tip(line) for line, tip in batch.tips.items()])
 
     # One step -------------------------------------------------------------------------------------------------
 
@@ -272,31 +272,31 @@ class Appender:
         if before is None:
             tip = batch.tips[line] = await self._lines.tip(line)
         else:
-            tip = LineTip(before.info, before.point, sole=True)
+            tip = LineTip(before.info, before.point, is_only_branch=True)
         conditions: list[Change] = []
         if tip is None:
             if request.parent is not None and not isinstance(request.parent, Root) and request.parent != MAIN:
                 await self._lines.find(line, request.parent)  # raises
-            tip = LineTip(self._lines.new_info(), None, sole=True)
+            tip = LineTip(self._lines.new_info(), None, is_only_branch=True)
             conditions = [Create(LINES, info_row(line, tip.info))]
             batch.new_versions.add(line)  # it is in no cache yet
         elif before is None:
-            conditions = [self._lines.unchanged(line, tip.info)]
+            conditions = [self._lines.line_unchanged(line, tip.info)]
         number = await self._lines.branch(line, request.parent.name) if isinstance(request.parent, OnBranch) else None
         earlier = batch.step(line, request.parent, number) if batch.results else None
         parent = await self._parent(request, tip) if earlier is None else earlier.point
         loaded = earlier.loaded if earlier is not None else None
         if loaded is None and parent is not None:
-            loaded = await self._states.hold(line, parent)
+            loaded = await self._states.get(line, parent)
             if loaded.form not in (0, tip.info.form):
                 raise MissingNode("a line was rewritten")
         info = tip.info
         position, branches = None, False
         # A request for the latest step retries on the winner, unless the winner's id is lower.
         retries = request.on_conflict is not OnConflict.BRANCH
-        if request.opens or (occupied and occupied.count(_position_of(parent)) > retries):
-            if request.opens:
-                await self._lines.check_free(line, request.opens)
+        if request.new_branch or (occupied and occupied.count(_position_of(parent)) > retries):
+            if request.new_branch:
+                await self._lines.check_free(line, request.new_branch)
             position, branches = Position(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
             if line not in batch.new_versions:
                 info = info._replace(version=info.version + 1)
@@ -305,14 +305,14 @@ class Appender:
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
         prepared = await self.prepare(request, info, parent, loaded, conditions, position, new_branch=branches)
-        if request.guards is not None:
-            for precondition in await request.guards(again):
+        if request.preconditions is not None:
+            for precondition in await request.preconditions(again):
                 prepared.add(precondition, _Condition.PRECONDITION)
         if not request.if_changed or parent is None or prepared.step.edit != EditMap():
             batch.add(prepared)
             return
         # Nothing changed: the parent is returned, and gets what was to be stored with the step.
-        if parent is tip.point and tip.sole and before is None:
+        if parent is tip.point and tip.is_only_branch and before is None:
             # It is the latest according to the cache: that must still be so.
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
         batch.add_unchanged(parent, conditions, await self.attached_changes(request, parent.id))
@@ -320,7 +320,7 @@ class Appender:
     async def attached_changes(self, request: AppendRequest, id: str) -> list[Change]:
         """Return the attached changes for a step that exists already, without names that it has."""
         attached: list[Change] = []
-        for change in request.riders(id) if request.riders is not None else ():
+        for change in request.attached_changes(id) if request.attached_changes is not None else ():
             if isinstance(change, Create):
                 (rows,) = await self._context.backend.read([Get(change.space, [change.row.key])])
                 if rows and rows[0].columns[0] != id:
@@ -334,8 +334,8 @@ class Appender:
         at, point = request.parent, tip.point
         if at is None:
             # A request that refuses conflicts is compared with the store, and not with a cache that may be out of date.
-            up_to_date = tip.sole and request.on_conflict is not OnConflict.REFUSE
-            return point if up_to_date else await self._lines.newest(request.line)
+            up_to_date = tip.is_only_branch and request.on_conflict is not OnConflict.REFUSE
+            return point if up_to_date else await self._lines.latest_step(request.line)
         if isinstance(at, Root):
             return None
         if at == MAIN and point is None:
@@ -400,11 +400,11 @@ class Appender:
         for condition in conditions:
             prepared.add(condition, _Condition.LINE)
         if new_branch:
-            branch = Branch(position.branch, base.branch, base.seq + 1, time, request.opens)
+            branch = Branch(position.branch, base.branch, base.seq + 1, time, request.new_branch)
             prepared.add(Create(BRANCHES, branch.row(line)), _Condition.BRANCH)
         prepared.add(Create(STEPS, point.row(line, body)), _Condition.STEP)
         prepared.changes += more
-        for change in request.riders(id) if request.riders is not None else ():
+        for change in request.attached_changes(id) if request.attached_changes is not None else ():
             prepared.add(change, _Condition.ATTACHED)
         return prepared
 
@@ -433,7 +433,7 @@ class Appender:
         if loaded.fresh:
             loaded.fresh = {}
         self._lines.note_append(line, prepared.info, point, parent)
-        self._states.keep(line, point.hash, loaded)
+        self._states.cache_state(line, point.hash, loaded)
         if prepared.ws is not None:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:

@@ -19,7 +19,7 @@ class MemoryCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.held = 0
+        self.size = 0
         self.hits = 0
         self.misses = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
@@ -47,21 +47,21 @@ class MemoryCache:
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
-                self.held -= old[1]
+                self.size -= old[1]
             if weight > self.max_bytes:
                 return
             self._entries[key] = (value, weight)
-            self.held += weight
-            while self.held > self.max_bytes:
+            self.size += weight
+            while self.size > self.max_bytes:
                 _, (_, freed) = self._entries.popitem(last=False)
-                self.held -= freed
+                self.size -= freed
 
     def drop(self, key: Hashable) -> None:
         """Drop one entry."""
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
-                self.held -= old[1]
+                self.size -= old[1]
 
     def demote(self, key: Hashable) -> Any:
         """Make an entry the next one to drop. Returns its value, or None."""
@@ -72,7 +72,7 @@ class MemoryCache:
             self._entries.move_to_end(key, last=False)
             return entry[0]
 
-    def forget(self, *owners: Hashable) -> None:
+    def drop_all(self, *owners: Hashable) -> None:
         """Drop all entries whose key has one of these as its first or second part."""
         prefixes = set(owners)
         if not prefixes:
@@ -85,4 +85,4 @@ class MemoryCache:
         """Drop all entries."""
         with self._lock:
             self._entries.clear()
-            self.held = 0
+            self.size = 0

@@ -85,7 +85,7 @@ class DeltaReader:
                 break
         return histories
 
-    async def carried(
+    async def carry_over(
         self, line: Line, points: Iterable[StepRef], branches: Iterable[Branch], dropped: Set[tuple[int, int]]
     ) -> list[Change]:
         """Return the changes that copy what delta channels need from dropped steps to the remaining ones."""
@@ -107,7 +107,7 @@ class DeltaReader:
                 changes += await self._carry(line, point)
         return changes
 
-    async def unheld(self, line: Line, point: StepRef) -> UnreadDeltas:
+    async def unread(self, line: Line, point: StepRef) -> UnreadDeltas:
         """Return the delta channels of a step without stored values."""
         if _COUNTERS not in point.metadata:
             return UnreadDeltas({}, {})
@@ -126,7 +126,7 @@ class DeltaReader:
         return [Put(WRITES, write_row(line, id, write)) for write in writes]
 
     async def _carry(self, line: Line, point: StepRef) -> list[Change]:
-        return self.given(line, await self.unheld(line, point), point.id)
+        return self.given(line, await self.unread(line, point), point.id)
 
     def _named_parent(self, state: PackedMap) -> str | None:
         """Return the parent that LangGraph named, where it is not the one in the store."""

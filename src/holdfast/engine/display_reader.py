@@ -68,7 +68,7 @@ class DisplayReader(PartialState):
         pointers = {item for item in items if is_pointer(item)}
         if not pointers:
             return list(items)
-        large = await self._states.large(self._line, pointers - self._fresh.keys())
+        large = await self._states.load_large(self._line, pointers - self._fresh.keys())
         return [self._fresh.get(item) or large[item] if item in pointers else item for item in items]
 
     async def _require(self, key: bytes) -> tuple[Draft, WrittenBy]:

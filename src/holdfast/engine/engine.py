@@ -55,10 +55,10 @@ class Engine:
     """Provides the operations on the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
 
     def __init__(self, context: EngineContext) -> None:
-        self.ground = context
+        self.context = context
         self.lines = LineIndex(context)
         self.states = StateLoader(context.backend, context.cache, context.max_bytes)
-        self.heads = StepInfoReader(context)
+        self.step_info = StepInfoReader(context)
         self.hooks: Interceptor | None = None
         """Set when the first hook is registered."""
         self.workers: list[BackgroundWorker] = []
@@ -71,87 +71,91 @@ class Engine:
         """Builds readable rows."""
         from holdfast.engine.projection.projector import Projector
 
-        return Projector(self.ground, self.lines, self.states)
+        return Projector(self.context, self.lines, self.states)
 
     @cached_property
     def indexer(self) -> TextIndexer:
         """Builds the rows of the text index."""
         from holdfast.engine.text_index.indexer import TextIndexer
 
-        return TextIndexer(self.ground, self.lines, self.states)
+        return TextIndexer(self.context, self.lines, self.states)
 
     @cached_property
     def appender(self) -> Appender:
         """Appends steps."""
         from holdfast.engine.append import Appender
 
-        return Appender(self.ground, self.lines, self.states, self.heads, self.projector, self.indexer)
+        return Appender(self.context, self.lines, self.states, self.step_info, self.projector, self.indexer)
 
     @cached_property
-    def rebaser(self) -> StepWriter:
+    def writer(self) -> StepWriter:
         """Saves steps: appends new ones, and revises existing ones."""
         from holdfast.engine.save import StepWriter
 
-        return StepWriter(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
+        return StepWriter(
+            self.context, self.lines, self.states, self.step_info, self.appender, self.projector, self.indexer
+        )
 
     @cached_property
     def writes(self) -> PendingWrites:
         """Stores pending writes."""
         from holdfast.engine.pending_writes import PendingWrites
 
-        return PendingWrites(self.ground, self.lines)
+        return PendingWrites(self.context, self.lines)
 
     @cached_property
     def holds(self) -> PinsAndHolds:
         """Sets and lists pins and holds."""
         from holdfast.engine.pins_and_holds import PinsAndHolds
 
-        return PinsAndHolds(self.ground, self.lines)
+        return PinsAndHolds(self.context, self.lines)
 
     @cached_property
     def rewriter(self) -> Rewriter:
         """Rewrites lines."""
         from holdfast.engine.rewrite.rewriter import Rewriter
 
-        return Rewriter(self.ground, self.lines, self.states, self.projector, self.indexer, self.deltas())
+        return Rewriter(self.context, self.lines, self.states, self.projector, self.indexer, self.delta_reader())
 
     @cached_property
     def entries(self) -> EntryReader:
         """Reads single entries of states."""
         from holdfast.engine.entry_reader import EntryReader
 
-        return EntryReader(self.states, self.ground.cache)
+        return EntryReader(self.states, self.context.cache)
 
     def load_writers(self) -> None:
         """Import all that saving needs. A signal handler that may save cannot import it then."""
         from holdfast.engine import state_reader  # noqa: F401 - for updates
 
-        _ = self.rebaser, self.writes
+        _ = self.writer, self.writes
 
-    def recent(self, line: Line, codec: Codec | None = None) -> PackCache:
+    def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""
-        return PackCache(self.ground.cache, codec or self.ground.codec, line)
+        return PackCache(self.context.cache, codec or self.context.codec, line)
 
-    def deltas(self, codec: Codec | None = None) -> DeltaReader:
+    def delta_reader(self, codec: Codec | None = None) -> DeltaReader:
         """Return a reader of the histories of delta channels."""
         from holdfast.engine.delta_channels import DeltaReader
 
-        return DeltaReader(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
+        return DeltaReader(self.lines, self.states, self.step_info, self.writes, codec or self.context.codec)
 
-    def partial(self, line: Line, point: StepRef) -> StateReader:
+    def state_reader(self, line: Line, point: StepRef) -> StateReader:
         """Return a reader of parts of the state at a step."""
         from holdfast.engine.state_reader import StateReader
 
         return StateReader(
-            self.states, self.ground.codec, line, point, check_exists=lambda: self.lines.find(line, point.id)
+            self.states, self.context.codec, line, point, check_exists=lambda: self.lines.find(line, point.id)
         )
 
-    def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
+    def edit_parts(
+        self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()
+    ) -> Edit:
         """Return the edit that changes parts of a state."""
         from holdfast.engine.state_reader import change_parts
 
-        return change_parts(self.states, self.ground.codec, line, put, removed)
+        return change_parts(self.states, self.context.codec, line, put, removed)
 
     async def state(self, line: Line, point: StepRef) -> Mapping[str, Any]:
         """Return the state at a step, as new objects."""
-        return unpack_state(self.ground.codec, await self.states.values(line, point))
+        return unpack_state(self.context.codec, await self.states.values(line, point))

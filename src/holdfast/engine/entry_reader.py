@@ -188,7 +188,7 @@ class EntryReader:
         return FoundEntry(key, await self._resolve(line, packed), origin)
 
     async def _resolve(self, line: Line, packed: Packed) -> Packed:
-        return (await self._states.resolved(line, {b"": packed}))[b""]
+        return (await self._states.resolve_pointers(line, {b"": packed}))[b""]
 
 
 def changed_keys(loaded: LoadedState) -> dict[bytes, tuple[WrittenBy, Operation | None]]:

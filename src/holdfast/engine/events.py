@@ -26,7 +26,7 @@ DIGEST = "events"
 BETWEEN = "\t"
 """Separates a scope and a key in the target of a row that is not in the scope's own line. No name contains it."""
 
-Told: TypeAlias = tuple[tuple[Scalar, ...], bytes]
+EventContent: TypeAlias = tuple[tuple[Scalar, ...], bytes]
 """The content of a row: its columns, and packed details."""
 
 _FOR_URLS = bytes.maketrans(b"+/", b"-_")
@@ -64,7 +64,7 @@ class Event(NamedTuple):
     """The trace, where it is not that of the step."""
 
 
-def told(time: int, trace: Trace, events: Iterable[Event]) -> list[Told]:
+def event_contents(time: int, trace: Trace, events: Iterable[Event]) -> list[EventContent]:
     """Return the contents of the rows of events, for a step with this time and trace."""
     return [
         (
@@ -75,15 +75,15 @@ def told(time: int, trace: Trace, events: Iterable[Event]) -> list[Told]:
     ]
 
 
-def rows(line: Line, id: str, told: Sequence[Told], first: int = 0) -> list[Change]:
+def rows(line: Line, id: str, contents: Sequence[EventContent], first: int = 0) -> list[Change]:
     """Return the changes that store rows of the step with this id, numbered from the first number on."""
     return [
         Put(EVENTS, Row((*line, id, number), columns, event_body(line, id, number, detail) if detail else b""))
-        for number, (columns, detail) in enumerate(told, first)
+        for number, (columns, detail) in enumerate(contents, first)
     ]
 
 
-def digest(told: Sequence[tuple[Sequence[Scalar], bytes]]) -> str:
+def digest(contents: Sequence[tuple[Sequence[Scalar], bytes]]) -> str:
     """Return the digest of rows for the metadata of their step."""
-    sha = hashlib.sha256(encode([(*columns, detail) for columns, detail in told])).digest()
+    sha = hashlib.sha256(encode([(*columns, detail) for columns, detail in contents])).digest()
     return b2a_base64(sha, newline=False).translate(_FOR_URLS, b"=").decode()

@@ -11,11 +11,11 @@ from holdfast.errors import DeniedError
 
 Action: TypeAlias = Literal["read", "write"]
 
-Guards: TypeAlias = Callable[[bool], Awaitable[Sequence[Change]]]
+Preconditions: TypeAlias = Callable[[bool], Awaitable[Sequence[Change]]]
 """Returns conditions of a change. Called at every attempt, with whether an earlier one has failed."""
 
 
-def both_guards(one: Guards | None, other: Guards | None) -> Guards | None:
+def both_preconditions(one: Preconditions | None, other: Preconditions | None) -> Preconditions | None:
     """Combine two sets of conditions."""
     if one is None or other is None:
         return one or other
@@ -29,10 +29,10 @@ def both_guards(one: Guards | None, other: Guards | None) -> Guards | None:
 class Permit(NamedTuple):
     """Permission to do something, as long as some conditions hold."""
 
-    guards: Guards | None = None
+    guards: Preconditions | None = None
 
 
-FREELY = Permit()
+UNCONDITIONAL = Permit()
 
 
 class Guard:
@@ -56,7 +56,7 @@ class Guard:
 
         `DeniedError` if it is not allowed; the attempt is recorded.
         """
-        return FREELY
+        return UNCONDITIONAL
 
     async def allow_named(self, action: Action, scope: Scope, keys: Sequence[str], name: str) -> Permit:
         """Permit an action, by a name: the error reveals neither where the thing is nor whether it exists."""

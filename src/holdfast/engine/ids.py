@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.engine.row_format import check_name
 
 _GREGORIAN = 0x01B21DD213814000
@@ -28,7 +28,7 @@ def new_id(time: int, after: str = "") -> str:
 
 
 def _uuid6(ticks: int) -> str:
-    bits = chance.getrandbits(62)
+    bits = rng.getrandbits(62)
     digits = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | bits:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -39,7 +39,7 @@ class Lease:
         """Return the change that releases the lease."""
         return Delete(REFS, self._row.key)
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Acquire the lease. `ConflictError` if another process has it."""
         key, (_, now) = self._row.key, self._row.columns
         (rows,) = await self._context.backend.read([Get(REFS, [key])])
@@ -50,13 +50,13 @@ class Lease:
         if await self._context.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
             raise self._conflict()
 
-    async def show_life(self) -> None:
+    async def renew_if_due(self) -> None:
         """Renew the lease, if a good part of its time has passed. `ConflictError` if another process took it over."""
         now = self._context.clock()
         if abs(now - int(self._row.columns[1])) > self._life // 4:
-            await self.confirm()
+            await self.renew()
 
-    async def confirm(self) -> None:
+    async def renew(self) -> None:
         """Renew the lease now. `ConflictError` if another process has it."""
         token, _ = self._row.columns
         renewed = Row(self._row.key, (token, self._context.clock()))
@@ -70,11 +70,11 @@ class Lease:
                 raise self._conflict()
         self._row = renewed
 
-    async def is_held(self) -> bool:
+    async def is_valid(self) -> bool:
         """Return whether no other process took the lease over."""
         return await self._context.backend.apply([self.condition()]) is None
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release the lease, if this process has it: one that was interrupted while acquiring it may not know.
 
         Done even if the task is cancelled or Ctrl-C is pressed just now: others would have to wait until it expires.

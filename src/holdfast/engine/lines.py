@@ -66,7 +66,7 @@ class LineTip(NamedTuple):
 
     info: LineInfo
     point: StepRef | None
-    sole: bool
+    is_only_branch: bool
 
 
 class LineSummary(NamedTuple):
@@ -95,15 +95,15 @@ class LineIndex:
 
     async def tip(self, line: Line) -> LineTip | None:
         """Return the cached tip of a line, or else the stored one; None if there is no such line."""
-        cached = self.known(line)
-        return await self.look(line) if cached is None else cached
+        cached = self.cached_tip(line)
+        return await self.load_tip(line) if cached is None else cached
 
-    def known(self, line: Line) -> LineTip | None:
+    def cached_tip(self, line: Line) -> LineTip | None:
         """Return the cached tip of a line."""
         tip: LineTip | None = self._context.cache.get(("line", line))
         return tip
 
-    async def look(self, line: Line) -> LineTip | None:
+    async def load_tip(self, line: Line) -> LineTip | None:
         """Read the tip of a line from the store."""
         queries = [
             Get(LINES, [tuple(line)]),
@@ -126,16 +126,16 @@ class LineIndex:
         self.remember(line, tip)
         return tip
 
-    async def fresh(self, line: Line) -> LineTip | None:
+    async def revalidate_tip(self, line: Line) -> LineTip | None:
         """Return the tip of a line without branches: a cached one is only checked for later steps."""
-        cached = self.known(line)
-        if cached is not None and cached.sole and cached.point is not None:
+        cached = self.cached_tip(line)
+        if cached is not None and cached.is_only_branch and cached.point is not None:
             point = cached.point
             since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
             (rows,) = await self._backend.read([since])
             if len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
                 return cached
-        return await self.look(line)
+        return await self.load_tip(line)
 
     def note_index(self, tenant: str, exists: bool) -> None:
         """Cache whether a tenant has a text index."""
@@ -144,9 +144,9 @@ class LineIndex:
 
     async def info(self, line: Line) -> LineInfo:
         """Read the row of a line. `NotFoundError` if there is no such line."""
-        tip = await self.look(line)
+        tip = await self.load_tip(line)
         if tip is None:
-            raise no_line(line)
+            raise missing_line_error(line)
         return tip.info
 
     def remember(self, line: Line, tip: LineTip) -> None:
@@ -155,30 +155,35 @@ class LineIndex:
 
     def note_append(self, line: Line, info: LineInfo, point: StepRef, parent: StepRef | None) -> None:
         """Cache that a step was just appended."""
-        cached = self.known(line)
+        cached = self.cached_tip(line)
         if cached is None:
             sole = parent is None and not point.branch
         else:
             last = cached.point
-            sole = cached.sole and cached.info == info and last == parent and (last is None or last.id < point.id)
+            sole = (
+                cached.is_only_branch
+                and cached.info == info
+                and last == parent
+                and (last is None or last.id < point.id)
+            )
         self.remember(line, LineTip(info, point, sole))
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
         return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
 
-    def unchanged(self, line: Line, info: LineInfo) -> Change:
+    def line_unchanged(self, line: Line, info: LineInfo) -> Change:
         """Return the condition that a line is unchanged."""
         return Expect(LINES, tuple(line), tuple(info))
 
-    def there(self, line: Line, point: StepRef) -> Change:
+    def step_exists(self, line: Line, point: StepRef) -> Change:
         """Return the condition that a step exists."""
         return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
 
-    def renewed(self, line: Line, info: LineInfo) -> list[Change]:
+    def new_version(self, line: Line, info: LineInfo) -> list[Change]:
         """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
         renewed_info = info._replace(version=info.version + 1)
-        return [self.unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
+        return [self.line_unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
 
     async def delete(self, *lines: Line) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
@@ -187,7 +192,7 @@ class LineIndex:
             conditions = await require_no_hold(self._backend, lines)
             if await self._backend.apply([*conditions, *deletions]) is None:
                 break
-        self._context.cache.forget(*lines)
+        self._context.cache.drop_all(*lines)
         return any(each.columns is not None for each in conditions[: len(set(lines))])
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
@@ -217,7 +222,7 @@ class LineIndex:
             lines += await self.family(line)
         return list(dict.fromkeys(lines))
 
-    async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
+    async def list_threads(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Return threads by name: those that start with a prefix, after a name."""
         start = max(prefix, after + "\0" if after else "")
         # Lines that are not threads are skipped, however many there are.
@@ -292,10 +297,10 @@ class LineIndex:
         if not rows:
             raise await self._not_found(line, at)
         if StepRef.of(rows[0]).pruned:
-            raise pruned(line)
+            raise pruned_error(line)
         return rows[0], answers
 
-    async def reading(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
+    async def read_step(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
         """Read something of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
         while True:
             try:
@@ -306,19 +311,19 @@ class LineIndex:
                     raise
                 point = now  # the line was rewritten
 
-    async def newest(self, line: Line) -> StepRef | None:
+    async def latest_step(self, line: Line) -> StepRef | None:
         """Return the latest step, if the line has one."""
         (rows,) = await self._backend.read([self._latest_query(line)])
         return StepRef.of(rows[0]) if rows else None
 
-    async def existing(self, line: Line, id: str, parent: At) -> Row | None:
+    async def find_id(self, line: Line, id: str, parent: At) -> Row | None:
         """Return the row of the step with an id, if there is one.
 
         The store is not read where the new step follows the latest one and its id is greater: if that is out of date,
         the position will be occupied.
         """
-        cached = self.known(line)
-        if cached is not None and cached.sole:
+        cached = self.cached_tip(line)
+        if cached is not None and cached.is_only_branch:
             latest = cached.point
             if latest is None or (latest.id < id and parent in (None, latest.id)):
                 return None
@@ -370,7 +375,7 @@ class LineIndex:
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
-    async def last_kept(self, line: Line, end: Position) -> StepRef | None:
+    async def last_unpruned(self, line: Line, end: Position) -> StepRef | None:
         """Return the last step of a branch, up to a position, that was not pruned."""
         last = end.seq
         while last >= 0:
@@ -404,7 +409,7 @@ class LineIndex:
             raise NotFoundError("the thread has no checkpoint of that time or before", where=f"thread {line}")
         last = max(candidates, key=lambda point: (point.time, point.id, point.revision))
         if last.pruned:
-            raise pruned(line)
+            raise pruned_error(line)
         return last
 
     async def last_before(self, line: Line, ends: Sequence[Position], time: int) -> list[StepRef]:
@@ -421,7 +426,7 @@ class LineIndex:
             for branch, step in zip(list(todo), rows, strict=True):
                 low, high, at = todo.pop(branch)
                 if not step:
-                    raise no_line(line)  # deleted meanwhile
+                    raise missing_line_error(line)  # deleted meanwhile
                 point = StepRef.of(step[0])
                 if point.time <= time:
                     low, best[branch] = at + 1, point
@@ -445,8 +450,8 @@ class LineIndex:
         return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
     async def _not_found(self, line: Line, at: str | Position | None) -> NotFoundError:
-        if at is None or await self.look(line) is None:
-            return no_line(line)
+        if at is None or await self.load_tip(line) is None:
+            return missing_line_error(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
         return NotFoundError(
             f"the thread has no checkpoint with {what}", where=f"thread {line}", hint="List them with log()"
@@ -475,7 +480,7 @@ class LineIndex:
             return 0
         raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
-    async def layout(self, line: Line) -> BranchGraph:
+    async def branch_graph(self, line: Line) -> BranchGraph:
         """Return the graph of the branches."""
         return BranchGraph(await self.branches(line))
 
@@ -486,7 +491,7 @@ class LineIndex:
             return StepRef.of(head[0])
         if not rows:
             raise (
-                no_line(line)
+                missing_line_error(line)
                 if branch == 0
                 else NotFoundError(f"the thread has no branch {branch}", where=f"thread {line}")
             )
@@ -513,12 +518,12 @@ class LineIndex:
             info = await self.info(line)
             now = await self.find(line, Position(at.branch, at.seq))
             if now.hash != at.hash:
-                raise no_line(line)
+                raise missing_line_error(line)
             at = now
             others = await self.check_free(line, name)
             number = others[-1].branch + 1 if others else 1
             branch = Branch(number, at.branch, at.seq + 1, self._context.clock(), name)
-            changes = [*self.renewed(line, info), self.there(line, at), Create(BRANCHES, branch.row(line))]
+            changes = [*self.new_version(line, info), self.step_exists(line, at), Create(BRANCHES, branch.row(line))]
             if await self._backend.apply(changes) is None:
                 self._context.cache.drop(("line", line))
                 return branch
@@ -532,7 +537,7 @@ class LineIndex:
         while True:
             # With a new version: a prune in progress has to start over.
             info = await self.info(line)
-            conditions = [*self.renewed(line, info), self.there(line, await self.find(line, id))]
+            conditions = [*self.new_version(line, info), self.step_exists(line, await self.find(line, id))]
             failed = await self._backend.apply([*conditions, change])
             if failed is None:
                 self._context.cache.drop(("line", line))
@@ -586,12 +591,12 @@ def index_key(tenant: str) -> Key:
     return (tenant, _NO_LINE, "setting", "words", "")
 
 
-def pruned(line: Line) -> NotFoundError:
+def pruned_error(line: Line) -> NotFoundError:
     """Return the error for a step of which only a stub is left."""
     return NotFoundError("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
 
 
-def no_line(line: Line) -> NotFoundError:
+def missing_line_error(line: Line) -> NotFoundError:
     """Return the error for a line that does not exist."""
     return NotFoundError(
         "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"

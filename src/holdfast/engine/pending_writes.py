@@ -40,10 +40,10 @@ class PendingWrites:
             if tip is None:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
-                first = self._lines.unchanged(line, tip.info)
+                first = self._lines.line_unchanged(line, tip.info)
             if await self._context.backend.apply([first, *rows]) is None:
                 return
-            await self._lines.look(line)
+            await self._lines.load_tip(line)
 
     async def of(self, line: Line, step: str) -> list[PendingWriteRow]:
         """Return the writes that follow a step, by path, task and number."""
@@ -52,13 +52,13 @@ class PendingWrites:
     async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
         """Return the writes that follow several steps."""
         pages = await self._context.backend.read([self.query(line, step) for step in steps])
-        return [self.opened(line, step, rows) for step, rows in zip(steps, pages, strict=True)]
+        return [self.decode(line, step, rows) for step, rows in zip(steps, pages, strict=True)]
 
     def query(self, line: Line, step: str) -> Query:
         """Return the query for the writes that follow a step."""
         return Scan(WRITES, (*line, step))
 
-    def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[PendingWriteRow]:
+    def decode(self, line: Line, step: str, rows: Sequence[Row]) -> list[PendingWriteRow]:
         """Return the writes in rows, by path, task and number."""
         return sorted(self._open(line, step, row) for row in rows)
 

@@ -61,7 +61,7 @@ class PinsAndHolds:
             info = await self._lines.info(line)
             point = await self._lines.find(line, id)
             row = Row((*line, PIN, reason, point.id), (point.id, self._context.clock()))
-            changes = [*self._lines.renewed(line, info), self._lines.there(line, point), Put(REFS, row)]
+            changes = [*self._lines.new_version(line, info), self._lines.step_exists(line, point), Put(REFS, row)]
             if await self._backend.apply(changes) is None:
                 return
 
@@ -81,21 +81,21 @@ class PinsAndHolds:
         row = Row((*line, HOLD, reason, ""), ("", self._context.clock()))
         while True:
             info = await self._lines.info(line)
-            if await self._backend.apply([*self._lines.renewed(line, info), Put(REFS, row)]) is None:
+            if await self._backend.apply([*self._lines.new_version(line, info), Put(REFS, row)]) is None:
                 return
 
     async def release(self, line: Line, reason: str | None) -> bool:
         """Remove a hold, or all holds of a thread. False if there was none."""
-        matches = [hold for hold in await self.of(line) if reason in (None, hold.reason)]
+        matches = [hold for hold in await self.holds(line) if reason in (None, hold.reason)]
         await self._backend.apply([Delete(REFS, (*line, HOLD, hold.reason)) for hold in matches])
         return bool(matches)
 
-    async def of(self, line: Line) -> list[Hold]:
+    async def holds(self, line: Line) -> list[Hold]:
         """Return the holds of a thread."""
         (rows,) = await self._backend.read([Scan(REFS, (*line, HOLD))])
         return [Hold.of(row) for row in rows]
 
-    async def every(self, tenant: str) -> list[Hold]:
+    async def all_holds(self, tenant: str) -> list[Hold]:
         """Return all holds on a tenant's threads."""
         lines = await self._lines.names(tenant)
         matches: list[Hold] = []

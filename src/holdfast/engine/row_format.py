@@ -286,7 +286,7 @@ _ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS, EVENTS)
 """Tables whose bodies are in envelopes."""
 
 
-def is_sound(space: Table, row: Row) -> bool:
+def is_intact(space: Table, row: Row) -> bool:
     """Return whether the content of a row is intact."""
     if not row.body or space not in _ENVELOPED:
         return True

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import PATIENCE, Appender, AppendRequest, Edit, IdExists, PreparedStep
+from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit, IdExists, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
@@ -80,7 +80,7 @@ class StepWriter:
         while True:
             row = None
             for request in requests:
-                row = await self._lines.existing(request.line, request.id, request.parent) if request.id else None
+                row = await self._lines.find_id(request.line, request.id, request.parent) if request.id else None
                 if row is not None:
                     break
             if row is None:
@@ -99,7 +99,7 @@ class StepWriter:
             except MissingNode:
                 # The line was rewritten meanwhile; if not, retrying will not help.
                 rewrites += 1
-                if rewrites > PATIENCE:
+                if rewrites > MAX_REWRITES:
                     raise
                 self._context.cache.clear()
                 continue
@@ -120,17 +120,20 @@ class StepWriter:
         info = await self._lines.info(line)
         extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):
-            if extra and await self._context.backend.apply([self._lines.unchanged(line, info), *extra]) is not None:
+            if (
+                extra
+                and await self._context.backend.apply([self._lines.line_unchanged(line, info), *extra]) is not None
+            ):
                 return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
         parent = await self._parent(line, old)
-        loaded = None if parent is None else await self._states.hold(line, parent)
+        loaded = None if parent is None else await self._states.get(line, parent)
         if loaded is not None and loaded.form not in (0, info.form):
             raise MissingNode("a line was rewritten")
         new_info = info._replace(version=info.version + 1)
         move = _Move(line, new_info, await self._lines.branches(line))
-        request = replace(request, time=request.time or old.point.time, riders=lambda _: extra)
+        request = replace(request, time=request.time or old.point.time, attached_changes=lambda _: extra)
         number = move.new_branch()
         first = await self._appender.prepare(
             request, new_info, parent, loaded, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
@@ -138,7 +141,11 @@ class StepWriter:
         move.steps.append(first)
         move.take_over_name(old.point.branch, first)
         await self._move_children(move, old, first)
-        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, new_info)), *move.ends]
+        changes: list[Change] = [
+            self._lines.line_unchanged(line, info),
+            Put(LINES, info_row(line, new_info)),
+            *move.ends,
+        ]
         changes += [change for each in move.steps for change in each.changes] + move.renamed
         rows = None
         if self._projector.on:
@@ -173,7 +180,7 @@ class StepWriter:
         if not isinstance(request.parent, Root):
             pruned = bool(old.step.header.parents) and await self._parent(request.line, old) is None
             if pruned and isinstance(request.parent, str):
-                if await self._lines.existing(request.line, request.parent, ROOT) is None:
+                if await self._lines.find_id(request.line, request.parent, ROOT) is None:
                     return  # it may be the one that was pruned
             commit = (await self._lines.find(request.line, request.parent)).hash
         parents = old.step.header.parents
@@ -191,7 +198,7 @@ class StepWriter:
         state = request.state
         if not isinstance(state, dict):
             parent = await self._lines.find(request.line, Position(*header.parents[0][:2])) if header.parents else None
-            loaded = None if parent is None else await self._states.hold(request.line, parent)
+            loaded = None if parent is None else await self._states.get(request.line, parent)
             edit, _ = set_aside(await state(parent, loaded))
             return edit == old.step.edit
         return diff_maps(await self._states.packed(request.line, old.point), state) == EditMap()

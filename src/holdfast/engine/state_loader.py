@@ -105,15 +105,15 @@ class StateLoader:
 
     # Loading a state ------------------------------------------------------------------------------------------
 
-    async def hold(self, line: Line, point: StepRef) -> LoadedState:
+    async def get(self, line: Line, point: StepRef) -> LoadedState:
         """Return the state at a step, as far as it can be loaded without reading nodes."""
         loaded: LoadedState | None = self._cache.get((line, point.hash))
         if loaded is None or len(loaded.tail) != point.tail:  # pruning may have changed its root
             loaded = await self.load(line, point)
-            self.keep(line, point.hash, loaded)
+            self.cache_state(line, point.hash, loaded)
         return loaded
 
-    def keep(self, line: Line, commit: bytes, loaded: LoadedState) -> None:
+    def cache_state(self, line: Line, commit: bytes, loaded: LoadedState) -> None:
         """Cache the state at a commit."""
         self._cache.put((line, commit), loaded, loaded.weight)
 
@@ -229,7 +229,7 @@ class StateLoader:
         return await self._replace_pointers(line, packed, loaded.pointers) if loaded.pointers else packed
 
     async def _hold_whole(self, line: Line, point: StepRef) -> LoadedState:
-        loaded = await self.hold(line, point)
+        loaded = await self.get(line, point)
         if loaded.known is not None and not loaded.known[1]:
             return loaded
         try:
@@ -238,7 +238,7 @@ class StateLoader:
             loaded = await self._reload(line, point, loaded, missing)
             whole = await self.whole(line, loaded)
         loaded = replace(loaded, known=(whole, ()), known_weight=weigh(whole), pointers=None)
-        self.keep(line, point.hash, loaded)
+        self.cache_state(line, point.hash, loaded)
         return loaded
 
     async def _reload(self, line: Line, point: StepRef, loaded: LoadedState, missing: MissingNode) -> LoadedState:
@@ -277,7 +277,7 @@ class StateLoader:
         for point in sorted(points, key=lambda point: point.depth, reverse=True):
             if point[:2] in states:
                 continue
-            loaded = await self.hold(line, point)
+            loaded = await self.get(line, point)
             between = [origin for origin, _ in loaded.tail[:-1] if tuple(origin) in positions]
             if not between:
                 states[point[:2]] = await self.values(line, point)
@@ -304,7 +304,7 @@ class StateLoader:
             return states
 
         states = await self.with_large(line, loaded, apply_edits)
-        return {place: await self.resolved(line, state) for place, state in states.items()}
+        return {place: await self.resolve_pointers(line, state) for place, state in states.items()}
 
     async def fold(self, line: Line, loaded: LoadedState) -> tuple[Workspace, MapRoot]:
         """Fold a state: return its root, and the new nodes and large values in a workspace. Nothing is stored."""
@@ -322,13 +322,13 @@ class StateLoader:
         state = await self.nodes(line, loaded, fold.read(reader, root))
         return FoldedTree(root, await self._fetch(line, loaded, reader.ids), ws.objects, frozenset(pointers_in(state)))
 
-    async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
+    async def resolve_pointers(self, line: Line, packed: PackedMap) -> PackedMap:
         """Return a packed state with large values in place of their pointers."""
         pointers = frozenset(pointers_in(packed))
         return await self._replace_pointers(line, packed, pointers) if pointers else packed
 
     async def _replace_pointers(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
-        values = await self.large(line, pointers)
+        values = await self.load_large(line, pointers)
         return {key: _resolve(value, values) for key, value in packed.items()}
 
     # Nodes and large values -----------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class StateLoader:
                 self._cache.put(id, node, len(node) + _OBJECT)
         return nodes
 
-    async def large(self, line: Line, pointers: Iterable[bytes]) -> dict[bytes, bytes]:
+    async def load_large(self, line: Line, pointers: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the values of pointers."""
         values: dict[bytes, bytes] = {}
         missing = []
@@ -392,7 +392,7 @@ class StateLoader:
             try:
                 return await compute(load)
             except _MissingLarge as missing:
-                values.update(await self.large(line, [missing.pointer]))
+                values.update(await self.load_large(line, [missing.pointer]))
 
 
 class PartialState:
@@ -423,7 +423,7 @@ class PartialState:
         return self._draft
 
     async def _load(self) -> LoadedState:
-        return LoadedState(EMPTY, 0) if self.point is None else await self._states.hold(self._line, self.point)
+        return LoadedState(EMPTY, 0) if self.point is None else await self._states.get(self._line, self.point)
 
 
 def weigh(packed: Packed) -> int:

@@ -129,7 +129,7 @@ class StateReader(PartialState):
 
     async def _resolve(self, rounds: Rounds[Packed]) -> Packed:
         """Read a value, with large values in place of their pointers."""
-        resolved = await self._states.resolved(self._line, {b"": await self.nodes(rounds)})
+        resolved = await self._states.resolve_pointers(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
 
 

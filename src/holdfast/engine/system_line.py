@@ -10,8 +10,8 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
-from holdfast.engine.guard import Guards
+from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.operations import EditMap, Set
@@ -37,15 +37,15 @@ class SystemLineEntries:
         if self._loaded is None:
             return None
         entry = await self._engine.entries.find(self._line, self._loaded, pack_name(name))
-        return None if entry is None else unpack(self._engine.ground.codec, entry.value)
+        return None if entry is None else unpack(self._engine.context.codec, entry.value)
 
-    async def starting(self, prefix: str) -> dict[str, Any]:
+    async def with_prefix(self, prefix: str) -> dict[str, Any]:
         """Return all values whose names start with a prefix, in the order of names, by the rest of the name."""
         if self._loaded is None:
             return {}
         start = sort_key(pack_name(prefix))
         entries = await self._engine.entries.page(self._line, self._loaded, start, start + b"\xff", None)
-        codec = self._engine.ground.codec
+        codec = self._engine.context.codec
         return {unpack_name(each.key)[len(prefix) :]: unpack(codec, each.value) for each in entries}
 
 
@@ -68,52 +68,52 @@ class SystemLine:
         self.engine = engine
         self.line = line
 
-    async def fresh(self) -> LineTip | None:
+    async def tip(self) -> LineTip | None:
         """Return the current tip of the line; None if it does not exist yet."""
-        return await self.engine.lines.fresh(self.line)
+        return await self.engine.lines.revalidate_tip(self.line)
 
-    async def seen(self, point: StepRef | None, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
+    async def read_at(self, point: StepRef | None, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """Read the entries as of a step."""
         if point is None:
             return await look(SystemLineEntries(self.engine, self.line, None))
 
         async def read(point: StepRef) -> T:
-            loaded = await self.engine.states.hold(self.line, point)
+            loaded = await self.engine.states.get(self.line, point)
             try:
                 return await look(SystemLineEntries(self.engine, self.line, loaded))
             except MissingNode:
                 self.engine.states.forget(self.line, point.hash)
                 raise
 
-        return await self.engine.lines.reading(self.line, point, read)
+        return await self.engine.lines.read_step(self.line, point, read)
 
-    async def look(self, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
+    async def read(self, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """Read the current entries."""
-        tip = await self.fresh()
-        return await self.seen(None if tip is None else tip.point, look)
+        tip = await self.tip()
+        return await self.read_at(None if tip is None else tip.point, look)
 
-    def unchanged(self, tip: LineTip | None) -> list[Change]:
+    def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""
         if tip is None or tip.point is None:
             return [Expect(LINES, tuple(self.line), None if tip is None else tuple(tip.info))]
         after = (*self.line, tip.point.branch, tip.point.seq + 1)
         return [Expect(LINES, tuple(self.line), tuple(tip.info)), Expect(STEPS, after, None)]
 
-    async def amend(self, kind: str, actor: str, work_out: WorkOut) -> StepInfo:
+    async def change(self, kind: str, actor: str, work_out: WorkOut) -> StepInfo:
         """Change the line. The change is computed again at each attempt, from the current entries."""
-        (head,) = await self.engine.rebaser.save(self.saving(kind, actor, work_out))
+        (head,) = await self.engine.writer.save(self.request(kind, actor, work_out))
         return head
 
-    def saving(self, kind: str, actor: str, work_out: WorkOut, guards: Guards | None = None) -> AppendRequest:
+    def request(self, kind: str, actor: str, work_out: WorkOut, guards: Preconditions | None = None) -> AppendRequest:
         """Return the request for a change, to be saved alone or with others; on further conditions, which are evaluated
         after the change was computed."""
-        codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, trace_context.traced()
-        contents: list[Told] = []
+        codec, clock, trace = self.engine.context.codec, self.engine.context.clock, trace_context.current_or_new()
+        contents: list[EventContent] = []
 
         async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:  # noqa: ARG001
             nonlocal contents
             amendment = await work_out(SystemLineEntries(self.engine, self.line, loaded))
-            contents = told(clock(), trace, amendment.events)
+            contents = event_contents(clock(), trace, amendment.events)
             about: dict[str, object] = {"actor": actor} if actor else {}
             about |= {"correlation": trace.correlation}
             about |= {"cause": trace.cause} if trace.cause else {}
@@ -125,5 +125,7 @@ class SystemLine:
         def riders(id: str) -> list[Change]:
             return rows(self.line, id, contents)
 
-        request = AppendRequest(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
+        request = AppendRequest(
+            self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, attached_changes=riders, preconditions=guards
+        )
         return request

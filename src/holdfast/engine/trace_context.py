@@ -13,7 +13,7 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from holdfast.engine.model.scopes import check_key
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,16 +40,16 @@ def enter(trace: Trace) -> None:
     _current.set(trace)
 
 
-def traced() -> Trace:
+def current_or_new() -> Trace:
     """Return the current trace; with a new correlation id, if it has none."""
     trace = _current.get()
-    return trace if trace.correlation else Trace(f"{chance.getrandbits(64):016x}", trace.cause, trace.artifacts)
+    return trace if trace.correlation else Trace(f"{rng.getrandbits(64):016x}", trace.cause, trace.artifacts)
 
 
 @contextmanager
 def correlation(id: str | None = None, *, cause: str | None = None) -> Iterator[str]:
     """Give all changes in this block one correlation id: this one, the current one, or a new one."""
-    trace = traced()
+    trace = current_or_new()
     if id is not None:
         trace = trace._replace(correlation=check_key(id, "correlation id"))
     if cause is not None:
@@ -62,7 +62,7 @@ def correlation(id: str | None = None, *, cause: str | None = None) -> Iterator[
 
 
 @contextmanager
-def linked(*artifacts: str) -> Iterator[None]:
+def link_artifacts(*artifacts: str) -> Iterator[None]:
     """Link all changes in this block with these artifacts, too."""
     trace = _current.get()
     token = _current.set(trace._replace(artifacts=tuple(dict.fromkeys((*trace.artifacts, *artifacts)))))

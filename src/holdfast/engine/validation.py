@@ -13,7 +13,7 @@ Path = str | Sequence[Any]
 """A channel's name, or the name and keys of dicts below it: `"plan"`, `("memory", "user", "name")`."""
 
 
-def mapping(value: object, what: str) -> Mapping[Any, Any]:
+def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
     """Require a dict, or another mapping."""
     if not isinstance(value, Mapping):
         raise InvalidError(f"the {what} is a dict, not {type(value).__name__}", where=repr(value)[:80])
@@ -25,19 +25,19 @@ def optional_name(value: object, what: str) -> str | None:
     return None if value is None else check_name(value, what)
 
 
-def names(values: object, what: str) -> list[str]:
+def require_names(values: object, what: str) -> list[str]:
     """Require several names; a single string is refused as a mistake."""
-    return [check_name(value, what) for value in several(values, what)]
+    return [check_name(value, what) for value in require_several(values, what)]
 
 
-def several(values: object, what: str) -> Iterable[Any]:
+def require_several(values: object, what: str) -> Iterable[Any]:
     """Require a list or another iterable; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidError(f"of a {what} there may be several: give a list", where=repr(values)[:80])
     return values
 
 
-def count(value: object, what: str) -> int:
+def require_count(value: object, what: str) -> int:
     """Require a whole number from 0 up."""
     if type(value) is not int or value < 0:
         raise InvalidError(f"the {what} is a whole number from 0 up, not {value!r}")
@@ -46,10 +46,10 @@ def count(value: object, what: str) -> int:
 
 def optional_count(value: object, what: str) -> int | None:
     """Require a whole number from 0 up, or None."""
-    return None if value is None else count(value, what)
+    return None if value is None else require_count(value, what)
 
 
-def moment(value: object) -> datetime:
+def require_datetime(value: object) -> datetime:
     """Require a date and time."""
     if not isinstance(value, datetime):
         raise InvalidError(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
@@ -59,7 +59,7 @@ def moment(value: object) -> datetime:
         raise InvalidError("the time is too far away to be told in UTC", where=str(value)) from None
 
 
-def path(value: object) -> tuple[Any, ...]:
+def require_path(value: object) -> tuple[Any, ...]:
     """Require a path into a state."""
     if isinstance(value, str):
         return (value,)

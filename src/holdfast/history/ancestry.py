@@ -40,7 +40,7 @@ class Ancestry:
 
     def __init__(self, engine: Engine, line: Line, layout: BranchGraph) -> None:
         self._engine = engine
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._line = line
         self._layout = layout
 
@@ -108,7 +108,7 @@ async def further_parents(engine: Engine, line: Line, points: Iterable[StepRef])
             found += point.merged
         elif point.kind == MERGE:
             merges.append(point)
-    for head in await engine.heads.describe(line, merges):
+    for head in await engine.step_info.describe(line, merges):
         found += head.header.parents[1:]
     return found
 

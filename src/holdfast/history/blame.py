@@ -118,7 +118,7 @@ async def _one(
 ) -> list[BlameEntry]:
     origin = await tracer.written(point, path) or found.origin
     (writer,) = await _crossed(engine, line, tracer, look, [path], [origin])
-    value = decoded(engine.ground.codec, await look.tree(found))
+    value = decoded(engine.context.codec, await look.tree(found))
     return [BlameEntry(path, value, writer)]
 
 
@@ -156,7 +156,7 @@ async def _items(
     origins = await tracer.item_origins(look, found, path, start, stop)
     places = [(*path, start + i) for i in range(len(items))]
     writers = await _crossed(engine, line, tracer, look, places, origins)
-    codec = engine.ground.codec
+    codec = engine.context.codec
     return [
         BlameEntry(place, decoded(codec, tree_of(item.value, {})), writer)
         for place, item, writer in zip(places, items, writers, strict=True)
@@ -173,7 +173,7 @@ async def _entries(
     for place, writer in zip(places, writers, strict=True):
         there = await look.place(place)
         if there is not None:
-            found.append(BlameEntry(place, decoded(engine.ground.codec, await look.tree(there)), writer))
+            found.append(BlameEntry(place, decoded(engine.context.codec, await look.tree(there)), writer))
     return found
 
 
@@ -189,7 +189,7 @@ async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) 
     try:
         return await look()
     except MissingNode:
-        engine.ground.cache.forget(line)
+        engine.context.cache.drop_all(line)
         return await look()
 
 
@@ -210,7 +210,7 @@ async def _history(
     if not found and last is None and await tracer.looked(point, path) is None:
         raise _nothing(line, path, point)
     writers = await _writers(engine, line, [touch.origin for touch in found])
-    return [ValueChange(writers[touch.origin], as_changes(engine.ground.codec, touch.edits)) for touch in found]
+    return [ValueChange(writers[touch.origin], as_changes(engine.context.codec, touch.edits)) for touch in found]
 
 
 async def _writers(
@@ -221,13 +221,13 @@ async def _writers(
     writers: dict[nodes.WrittenBy, CheckpointRef] = {}
     for begin in range(0, len(wanted), _PAGE):
         page = wanted[begin : begin + _PAGE]
-        (rows,) = await engine.ground.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
+        (rows,) = await engine.context.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
         points = {nodes.WrittenBy(*point[:2]): point for point in map(StepRef.of, rows)}
         kept = [point for point in points.values() if not point.pruned]
-        heads = {head.point[:2]: head for head in await engine.heads.describe(line, kept, rows)} if kept else {}
+        heads = {head.point[:2]: head for head in await engine.step_info.describe(line, kept, rows)} if kept else {}
         for origin in page:
             point = points.get(origin)
-            metadata = {} if origin not in heads else engine.ground.codec.unpack(heads[origin].header.metadata)
+            metadata = {} if origin not in heads else engine.context.codec.unpack(heads[origin].header.metadata)
             writers[origin] = _writer(origin, point, metadata)
     return writers
 

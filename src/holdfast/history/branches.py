@@ -47,7 +47,7 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     main = "" if any(each.name == MAIN.name for each in others) else MAIN.name
     every = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
     bases = [Position(each.base_branch, each.base_length - 1) for each in every]
-    starts, latest, *ends = await engine.ground.backend.read(
+    starts, latest, *ends = await engine.context.backend.read(
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0]),
             Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
@@ -93,15 +93,15 @@ async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
             return branch
         await engine.lines.check_free(line, new)
         renamed = branch._replace(name=new)
-        shown = await relabelled(engine.ground.backend, line, renamed)
+        shown = await relabelled(engine.context.backend, line, renamed)
         changes = [
-            *engine.lines.renewed(line, info),
+            *engine.lines.new_version(line, info),
             Expect(BRANCHES, (*line, branch.branch), branch[1:]),
             Put(BRANCHES, renamed.row(line)),
             *shown,
         ]
-        if await engine.ground.backend.apply(changes) is None:
-            engine.ground.cache.drop(("line", line))
+        if await engine.context.backend.apply(changes) is None:
+            engine.context.cache.drop(("line", line))
             engine.projector.forget(line)
             return renamed
 
@@ -132,24 +132,24 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
     `ConflictError` without `force` if other branches start from them, if they have names or tags, or if they were not
     merged into another branch. `DeniedError`, with it or without, if one is pinned or the thread is held.
     """
-    await require_no_hold(engine.ground.backend, [line])
+    await require_no_hold(engine.context.backend, [line])
     while True:
         info = await engine.lines.info(line)
         branches = await engine.lines.branches(line)
         branch = _named(line, branches, name, "deleted")
-        points = [StepRef.of(row) async for row in rows(engine.ground.backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in rows(engine.context.backend, STEPS, tuple(line), bodies=False)]
         deleted = await _judged(engine, line, branch, branches, points, force=force)
         if dry_run:
             return deleted
         if any(point.branch == branch.branch for point in points):
             break
         changes = [
-            *engine.lines.renewed(line, info),
+            *engine.lines.new_version(line, info),
             Expect(STEPS, (*line, branch.branch, 0), None),
             Delete(BRANCHES, (*line, branch.branch)),
         ]
-        if await engine.ground.backend.apply(changes) is None:
-            engine.ground.cache.drop(("line", line))
+        if await engine.context.backend.apply(changes) is None:
+            engine.context.cache.drop(("line", line))
             return deleted
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
@@ -161,7 +161,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
         return RewritePlan(gone, closed=branch.branch)
 
     await engine.rewriter.rewrite(line, choose)
-    await engine.ground.backend.tidy()
+    await engine.context.backend.tidy()
     return deleted
 
 
@@ -172,7 +172,7 @@ async def _judged(
     last = {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
     there = [point for point in points if point.branch == branch.branch and last.get(point.id) == point]
     ids = {point.id for point in there}
-    (refs,) = await engine.ground.backend.read([Scan(REFS, tuple(line))])
+    (refs,) = await engine.context.backend.read([Scan(REFS, tuple(line))])
     kinds: dict[str, list[str]] = {}
     for row in refs:
         if row.columns[0] in ids:
@@ -221,32 +221,32 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
         head = await engine.lines.find(line, OnBranch(name))
         # A branch that starts at the latest step, and has none of its own, is not the one that would go on.
         if head.id == newest.id and newest.branch == number:
-            return await engine.heads.head(line, head)
-        state = await engine.lines.reading(line, head, partial(engine.states.packed, line))
+            return await engine.step_info.head(line, head)
+        state = await engine.lines.read_step(line, head, partial(engine.states.packed, line))
         saving = AppendRequest(
             line,
             only_after(head, diff_maps(state, without_follows(state))),
             parent=OnBranch(name),
             id=await latest_id(engine, line, head),
             kind=SWITCH,
-            **about(engine, line, {"switched": name}, await engine.deltas().unheld(line, head)),
+            **about(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
         )
         try:
-            return (await engine.rebaser.save(saving))[0]
+            return (await engine.writer.save(saving))[0]
         except HeadMoved:
             continue
 
 
 async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:
     """Start a branch at a step with a first step of its own, both or none."""
-    said = about(engine, line, {"forked": point.id}, await engine.deltas().unheld(line, point))
+    said = about(engine, line, {"forked": point.id}, await engine.delta_reader().unread(line, point))
     saving = AppendRequest(
         line,
         edit,
         parent=Position(point.branch, point.seq),
         id=await latest_id(engine, line, point),
         kind=FORK,
-        opens=checked_name(name, line),
+        new_branch=checked_name(name, line),
         **said,
     )
-    return (await engine.rebaser.save(saving))[0]
+    return (await engine.writer.save(saving))[0]

@@ -56,7 +56,7 @@ async def before(engine: Engine, spot: ComparedPoint) -> ComparedPoint:
     """The step that a step follows, or the empty state before the first."""
     if spot.point is None:
         return spot
-    head = await engine.heads.head(spot.line, spot.point)
+    head = await engine.step_info.head(spot.line, spot.point)
     if not head.header.parents:
         return ComparedPoint(spot.line, None)
     parent = head.header.parents[0]
@@ -74,7 +74,7 @@ async def compare(
     engine: Engine, old: ComparedPoint, new: ComparedPoint | Mapping[str, Any], *, large: bool = False
 ) -> Diff:
     """What differs between two states. With `large`, large values that differ are fetched."""
-    codec = engine.ground.codec
+    codec = engine.context.codec
     right = new if isinstance(new, ComparedPoint) else _given(old.line, pack_state(codec, new))
     found = await differences(engine, old, right, large=large)
     return Diff(codec, _named(old), _named(right if isinstance(right, ComparedPoint) else None), found)
@@ -91,14 +91,14 @@ async def differences(
             return await _differences(engine, old._replace(point=old_point), right, only, large)
 
         point = new.point if isinstance(new, ComparedPoint) else None
-        return await (with_new(None) if point is None else engine.lines.reading(new.line, point, with_new))
+        return await (with_new(None) if point is None else engine.lines.read_step(new.line, point, with_new))
 
-    return await (with_old(None) if old.point is None else engine.lines.reading(old.line, old.point, with_old))
+    return await (with_old(None) if old.point is None else engine.lines.read_step(old.line, old.point, with_old))
 
 
 async def differences_given(engine: Engine, line: Line, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Edit]:
     """The same of two states that are given, both of a line's, with all of their values."""
-    codec = engine.ground.codec
+    codec = engine.context.codec
     left, right = (_given(line, pack_state(codec, each)) for each in (old, new))
     delta = await _driven(engine, left, right, diff_trees(left.side, right.side, None))
     return edits(codec, delta, {**left.side.ws.objects, **right.side.ws.objects})
@@ -123,7 +123,7 @@ async def _walked(
     left = await _read(engine, old)
     right = await _read(engine, new) if isinstance(new, ComparedPoint) else new
     delta = await _driven(engine, left, right, diff_trees(left.side, right.side, only))
-    codec = engine.ground.codec
+    codec = engine.context.codec
     found = edits(codec, delta, {})
     if not large:
         return found
@@ -132,7 +132,7 @@ async def _walked(
         pointers = {pointer for tree in trees for pointer in pointers_in(tree)}
         at_hand = {**(read.held.fresh if read.held is not None else {}), **read.side.ws.objects}
         fetched |= {pointer: at_hand[pointer] for pointer in pointers & at_hand.keys()}
-        fetched |= await engine.states.large(read.line, pointers - at_hand.keys())
+        fetched |= await engine.states.load_large(read.line, pointers - at_hand.keys())
     return edits(codec, delta, fetched) if fetched else found
 
 
@@ -140,7 +140,7 @@ async def _read(engine: Engine, spot: ComparedPoint) -> _Read:
     """A state, the steps since it was last folded folded in memory."""
     if spot.point is None:
         return _Read(spot.line, None, FoldedSide(Workspace(), EMPTY))
-    held = await engine.states.hold(spot.line, spot.point)
+    held = await engine.states.get(spot.line, spot.point)
     return _Read(spot.line, held, FoldedSide(*await engine.states.fold(spot.line, held)))
 
 

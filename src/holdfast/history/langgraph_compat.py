@@ -30,22 +30,22 @@ class AppendFields(TypedDict, total=False):
 
     metadata: bytes
     readable: str
-    riders: partial[list[Change]]
+    attached_changes: partial[list[Change]]
 
 
 def about(engine: Engine, line: Line, metadata: Mapping[str, Any], unheld: UnreadDeltas) -> AppendFields:
     """What is said of a step, and stored with it, that gets the histories of some channels."""
-    codec, whole = engine.ground.codec, {**metadata, **unheld.metadata}
+    codec, whole = engine.context.codec, {**metadata, **unheld.metadata}
     said = AppendFields(metadata=codec.pack(whole), readable=readable(codec, whole))
     if unheld.counters:
-        said["riders"] = partial(engine.deltas().given, line, unheld)
+        said["attached_changes"] = partial(engine.delta_reader().given, line, unheld)
     return said
 
 
 async def latest_id(engine: Engine, line: Line, parent: StepRef) -> str:
     """An id for a step that is to be the latest, whatever ids others have."""
     newest = await engine.lines.find(line, None)
-    return new_id(max(engine.ground.clock(), newest.time), max(newest.id, parent.id))
+    return new_id(max(engine.context.clock(), newest.time), max(newest.id, parent.id))
 
 
 def without_follows(state: PackedMap) -> PackedMap:

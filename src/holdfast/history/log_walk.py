@@ -60,7 +60,7 @@ class LogWalk:
         """Walk back from these steps too."""
         wanted = [place for place in places if place not in self.ids and place not in self._rows]
         queries: list[Query] = [Scan(STEPS, (*self._line, *place)) for place in wanted]
-        found = await self._engine.ground.backend.read(queries) if queries else []
+        found = await self._engine.context.backend.read(queries) if queries else []
         for place, rows in zip(wanted, found, strict=True):
             self._rows.update((place, row) for row in rows)
         for place in places:
@@ -98,7 +98,7 @@ class LogWalk:
         scan = Scan(
             STEPS, (*self._line, place.branch), (max(0, place.seq + 1 - count),), (place.seq + 1,), reverse=True
         )
-        (rows,) = await self._engine.ground.backend.read([scan])
+        (rows,) = await self._engine.context.backend.read([scan])
         for row in rows:
             self._rows[Position(*StepRef.of(row)[:2])] = row
 
@@ -110,7 +110,7 @@ class LogWalk:
             if point.pruned:
                 merged = (Position(parent.branch, parent.seq) for parent in point.merged)
                 return VisitedStep(row, point, None, (*parents, *merged))
-            step = open_step(self._line, row, self._engine.ground.max_bytes)
+            step = open_step(self._line, row, self._engine.context.max_bytes)
         except CorruptError as error:
             return VisitedStep(row, point, None, parents, str(error))
         return VisitedStep(
@@ -203,7 +203,7 @@ class StepLabels:
                 self._ends[number] = bases[number]
 
     async def _read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await self._engine.ground.backend.read(queries) if queries else []
+        return await self._engine.context.backend.read(queries) if queries else []
 
 
 async def abbreviations(engine: Engine, line: Line, ids: Sequence[str], shortest: int) -> list[str]:
@@ -212,7 +212,7 @@ async def abbreviations(engine: Engine, line: Line, ids: Sequence[str], shortest
     for id in ids:
         queries.append(Scan(STEPS, tuple(line), (), (id,), True, 1, "id", bodies=False))
         queries.append(Scan(STEPS, tuple(line), (id + "\0",), (), False, 1, "id", bodies=False))
-    found = await engine.ground.backend.read(queries) if queries else []
+    found = await engine.context.backend.read(queries) if queries else []
     longest = shortest
     for number, id in enumerate(ids):
         for rows in found[2 * number : 2 * number + 2]:

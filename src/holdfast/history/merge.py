@@ -114,12 +114,12 @@ class _Merge:
         metadata: dict[str, Any],
     ) -> None:
         self._engine = engine
-        self._codec = engine.ground.codec
+        self._codec = engine.context.codec
         self._line = line
         self._theirs = theirs
         self._into = into
         self._strategy = strategy
-        self._resolver = _Resolver(engine.ground.codec, strategy, resolve)
+        self._resolver = _Resolver(engine.context.codec, strategy, resolve)
         self._metadata = metadata
 
     async def save(self) -> StepInfo:
@@ -128,13 +128,13 @@ class _Merge:
         for _ in range(_ATTEMPTS):
             await engine.lines.info(line)  # what is remembered of the line may be out of date
             ours, parent, how = await self._target()
-            common = await Ancestry(engine, line, await engine.lines.layout(line)).common(ours, theirs)
+            common = await Ancestry(engine, line, await engine.lines.branch_graph(line)).common(ours, theirs)
             if common.theirs_is_ours:
-                return await engine.heads.head(line, ours)
+                return await engine.step_info.head(line, ours)
             saving = await self._saving(ours, theirs, common)
             saving.parent, saving.on_conflict = parent, how
             try:
-                return (await engine.rebaser.save(saving))[0]
+                return (await engine.writer.save(saving))[0]
             except HeadMoved:
                 continue
         raise ConflictError(
@@ -180,7 +180,7 @@ class _Merge:
             only_after(ours, diff_maps(states[1], state)),
             id=await latest_id(self._engine, self._line, ours),
             kind=MERGE,
-            time=max(self._engine.ground.clock(), theirs.time),
+            time=max(self._engine.context.clock(), theirs.time),
             merged=(StepParent(theirs.branch, theirs.seq, theirs.hash),),
             **about(self._engine, self._line, said, delta),
         )
@@ -188,7 +188,7 @@ class _Merge:
     async def _state(self, point: StepRef | None) -> PackedMap:
         if point is None:
             return {}
-        return await self._engine.lines.reading(self._line, point, partial(self._engine.states.values, self._line))
+        return await self._engine.lines.read_step(self._line, point, partial(self._engine.states.values, self._line))
 
     # Delta channels -------------------------------------------------------------------------------------------
 
@@ -199,8 +199,8 @@ class _Merge:
 
         They cannot be merged, only taken whole.
         """
-        deltas = self._engine.deltas()
-        unheld = [UnreadDeltas({}, {}) if at is None else await deltas.unheld(self._line, at) for at in points]
+        deltas = self._engine.delta_reader()
+        unheld = [UnreadDeltas({}, {}) if at is None else await deltas.unread(self._line, at) for at in points]
         taken, sides = UnreadDeltas({}, {}), {}
         for channel in dict.fromkeys([*unheld[1].counters, *unheld[2].counters]):
             base, ours, theirs = (

@@ -38,7 +38,7 @@ class PastReader(PartialState):
 
     def __init__(self, engine: Engine, line: Line, point: StepRef) -> None:
         super().__init__(engine.states, line, point)
-        self._codec = engine.ground.codec
+        self._codec = engine.context.codec
 
     async def place(self, path: Path) -> PastValue | None:
         """What is at a place; None if there is nothing."""
@@ -73,7 +73,7 @@ class PastReader(PartialState):
         if not isinstance(value, bytes) or not is_pointer(value):
             return value
         loaded = self._loaded or await self._load()
-        return loaded.fresh.get(value) or (await self._states.large(self._line, [value]))[value]
+        return loaded.fresh.get(value) or (await self._states.load_large(self._line, [value]))[value]
 
     async def tree(self, found: PastValue) -> Any:
         """A value in JSON form; large ones that stand as pointers stay so."""

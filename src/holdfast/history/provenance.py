@@ -75,7 +75,7 @@ class ProvenanceReader:
                 older = await self._kept_before(Position(*origin))
                 edits, before = await self._pruned(older, path, found)
             else:
-                await self._engine.states.hold(self._line, step)  # the state before it is made of the same steps
+                await self._engine.states.get(self._line, step)  # the state before it is made of the same steps
                 older = await self.parent(step)
                 here = path if found is None or step == now else await self._place_in(step, path, *found)
                 edits, before = await self._changed(older, step, here)
@@ -108,7 +108,7 @@ class ProvenanceReader:
         """The row of a step. The one before it, which is asked for next, is read with it."""
         if place not in self._rows:
             wanted = [place, Position(place.branch, place.seq - 1)] if place.seq else [place]
-            (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *each) for each in wanted])])
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *each) for each in wanted])])
             found = {Position(*StepRef.of(row)[:2]): row for row in rows}
             self._rows = {each: found.get(each) for each in wanted}
         return self._rows[place]
@@ -116,31 +116,31 @@ class ProvenanceReader:
     async def parent(self, point: StepRef) -> StepRef | None:
         """The step before a step that was not pruned; None at the start of the line."""
         rows = [row for row in self._rows.values() if row is not None]
-        (head,) = await self._engine.heads.describe(self._line, [point], rows)
+        (head,) = await self._engine.step_info.describe(self._line, [point], rows)
         if not head.header.parents:
             return None
         parent = await self.step(WrittenBy(*head.header.parents[0][:2]))
         if parent is None or parent.pruned:
             return await self._kept_before(Position(*point[:2]))
-        held: LoadedState | None = self._engine.ground.cache.get((self._line, point.hash))
+        held: LoadedState | None = self._engine.context.cache.get((self._line, point.hash))
         if held is not None and held.tail and len(held.tail) - 1 == parent.tail:
             # All that the parent's state is made of is at hand: it need not be read again.
-            if self._engine.ground.cache.get((self._line, parent.hash)) is None:
+            if self._engine.context.cache.get((self._line, parent.hash)) is None:
                 shorter = LoadedState(held.root, held.form, held.tail[:-1], held.tail_weight, fresh=held.fresh)
-                self._engine.states.keep(self._line, parent.hash, shorter)
+                self._engine.states.cache_state(self._line, parent.hash, shorter)
         return parent
 
     async def _kept_before(self, place: Position) -> StepRef | None:
         for end in (await self._layouts()).stretches(place):
             last = Position(end.branch, end.seq - 1) if end == place else end
-            found = await self._engine.lines.last_kept(self._line, last)
+            found = await self._engine.lines.last_unpruned(self._line, last)
             if found is not None:
                 return found
         return None
 
     async def _removal(self, point: StepRef, path: Path) -> WrittenBy | None:
         """The last step up to this one that may have removed a place which is not there."""
-        keys = self._engine.ground.codec.pack_items(path)
+        keys = self._engine.context.codec.pack_items(path)
         async for at, edit in self._steps_back(Position(*point[:2])):
             if edit is not None and may_touch(edit, keys):
                 return at
@@ -159,8 +159,8 @@ class ProvenanceReader:
         """
         writers = dict.fromkeys(values, origin)
         silent = 0
-        pack = self._engine.ground.codec.pack
-        stem = self._engine.ground.codec.pack_items(path)
+        pack = self._engine.context.codec.pack
+        stem = self._engine.context.codec.pack_items(path)
         todo = {name: (pack(name), value) for name, value in values.items()}
         async for at, edit in self._steps_back(Position(*origin)):
             if edit is None:
@@ -189,7 +189,7 @@ class ProvenanceReader:
             while last >= 0:
                 start = max(0, last + 1 - page)
                 scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True)
-                (rows,) = await self._engine.ground.backend.read([scan])
+                (rows,) = await self._engine.context.backend.read([scan])
                 for row in rows:
                     at = StepRef.of(row)
                     yield WrittenBy(*at[:2]), None if at.pruned else self._opened(row)
@@ -201,14 +201,14 @@ class ProvenanceReader:
 
     async def _layouts(self) -> BranchGraph:
         if self._layout is None:
-            self._layout = await self._engine.lines.layout(self._line)
+            self._layout = await self._engine.lines.branch_graph(self._line)
         return self._layout
 
     # What a step changed ----------------------------------------------------------------------------------------
 
     async def _changed(self, older: StepRef | None, step: StepRef, path: Path) -> tuple[list[Edit], Path | None]:
         """What a step changed of a place, and where the place was before; None if it was nowhere."""
-        channel = self._engine.ground.codec.pack(path[0])
+        channel = self._engine.context.codec.pack(path[0])
         edits = await differences(
             self._engine, ComparedPoint(self._line, older), ComparedPoint(self._line, step), only=channel
         )
@@ -246,8 +246,8 @@ class ProvenanceReader:
     async def _written(self, step: StepRef, stem: Path, found: PastValue) -> list[int]:
         """The places in a list whose items a step wrote."""
         assert found.value is not None  # noqa: S101 - a list has a value
-        (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
-        operation = operation_at(self._opened(rows[0]), self._engine.ground.codec.pack_items(stem))
+        (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
+        operation = operation_at(self._opened(rows[0]), self._engine.context.codec.pack_items(stem))
         if not isinstance(operation, EditList):
             return list(range(draft_reader.length(found.value) or 0))
         places: list[int] = []
@@ -264,10 +264,10 @@ class ProvenanceReader:
         they set may have been there."""
         found = set()
         wanted = list(dict.fromkeys(origins))
-        keys = self._engine.ground.codec.pack_items(path)
+        keys = self._engine.context.codec.pack_items(path)
         for begin in range(0, len(wanted), _PAGE):
             places = [(*self._line, *origin) for origin in wanted[begin : begin + _PAGE]]
-            (rows,) = await self._engine.ground.backend.read([Get(STEPS, places)])
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, places)])
             for row in rows:
                 at = StepRef.of(row)
                 if not at.pruned and (
@@ -277,7 +277,7 @@ class ProvenanceReader:
         return found
 
     def _opened(self, row: Row) -> EditMap:
-        return open_step(self._line, row, self._engine.ground.max_bytes).edit
+        return open_step(self._line, row, self._engine.context.max_bytes).edit
 
     # Many places at once ----------------------------------------------------------------------------------------
 

@@ -26,11 +26,11 @@ from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, no_line
+from holdfast.engine.lines import MAIN, NAME, missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
-from holdfast.engine.validation import moment
+from holdfast.engine.validation import require_datetime
 from holdfast.errors import InvalidError, NotFoundError
 
 _SHORTEST = 4
@@ -51,7 +51,7 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
             raise InvalidError(f"the checkpoint {at.id} belongs to thread {at.thread!r}", where=f"thread {line}")
         return await engine.lines.find(line, at.id)
     if isinstance(at, datetime):
-        return await engine.lines.at_time(line, to_time(moment(at)))
+        return await engine.lines.at_time(line, to_time(require_datetime(at)))
     if isinstance(at, bool) or not isinstance(at, int | str):
         raise InvalidError(
             f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
@@ -69,7 +69,7 @@ class Revisions:
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
         self._lines = engine.lines
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._line = line
         self._branches: list[Branch] | None = None
         self._layout = BranchGraph(())
@@ -171,8 +171,8 @@ class Revisions:
         return await self._lines.find(self._line, point.id)
 
     async def _unknown(self, text: str, base: str) -> NotFoundError | InvalidError:
-        if await self._lines.newest(self._line) is None:
-            return no_line(self._line)
+        if await self._lines.latest_step(self._line) is None:
+            return missing_line_error(self._line)
         odd = re.search(r"[~^]|@\{|#", base)
         if odd is not None:
             return _invalid(f"{base[odd.start() :]!r} is no suffix of a revision", text, odd.start(), _SUFFIXES)
@@ -227,7 +227,7 @@ class Revisions:
         """A further parent of a merge."""
         if point.pruned:
             raise self._gone(text[: suffix.column], point)
-        head = await self._engine.heads.head(self._line, point)
+        head = await self._engine.step_info.head(self._line, point)
         parents = head.header.parents
         if number > len(parents):
             raise NotFoundError(
@@ -242,7 +242,7 @@ class Revisions:
         return found
 
     async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
-        now = to_datetime(self._engine.ground.clock())
+        now = to_datetime(self._engine.context.clock())
         try:
             time = to_time(parse_moment(suffix.time, now))
         except InvalidError as error:

@@ -114,7 +114,7 @@ class SearchRun:
 
     def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
         self._engine = engine
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._tenant = tenant
         self._query = query
         self._progress = progress
@@ -259,7 +259,7 @@ class SearchRun:
         found: list[LineSummary] = []
         after, prefix = "", thread_prefix(self._query)
         while True:
-            some = await lines.listing(self._tenant, prefix, after, _THREADS)
+            some = await lines.list_threads(self._tenant, prefix, after, _THREADS)
             found += (each for each in some if self._may_have(each))
             if len(some) < _THREADS:
                 break
@@ -332,7 +332,7 @@ class SearchRun:
         try:
             if matches(self._query, subject) is False:
                 return None
-            subject.brought = await self._engine.lines.reading(line, point, partial(self._brought, line, row, pruned))
+            subject.brought = await self._engine.lines.read_step(line, point, partial(self._brought, line, row, pruned))
             return subject if matches(self._query, subject) else None
         except NotFoundError:
             return None  # deleted or pruned meanwhile
@@ -344,7 +344,7 @@ class SearchRun:
         if StepRef.of(row) != point:  # the line was rewritten since
             (rows,) = await self._backend.read([Get(STEPS, [(*line, *point[:2])])])
             row, pruned = rows[0] if rows else row, True
-        step = open_step(line, row, self._engine.ground.max_bytes)
+        step = open_step(line, row, self._engine.context.max_bytes)
         texts = await self._engine.indexer.brought(line, point, step, pruned=pruned)
         keys = (*(key for key, _ in step.edit.put), *step.edit.removed)
         channels = [name for name in map(unpack_name, keys) if not is_hidden(name)]
@@ -398,7 +398,7 @@ class SearchRun:
             return []
         found: list[LineSummary] = []
         while True:
-            some = await self._engine.lines.listing(self._tenant, max(prefix, asked, key=len), after, _THREADS)
+            some = await self._engine.lines.list_threads(self._tenant, max(prefix, asked, key=len), after, _THREADS)
             for each in some:
                 if len(found) < limit and await self.has(each):
                     found.append(each)

@@ -172,11 +172,11 @@ class HookOperations:
                     bool(getattr(function, "wants_value", True)) or checked.record,
                     bool(getattr(function, "wants_old", True)),
                     inline and not checked.record and bool(getattr(function, "pure", False)),
-                    HookBreaker(self._engine.ground.clock, checked.max_failures, checked.rest),
+                    HookBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
                 )
             )
             if SAVE in meant:
-                self._engine.rebaser.around = CheckpointHooks(self._registry()).save
+                self._engine.writer.around = CheckpointHooks(self._registry()).save
             return function
 
         return register

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.backends.interface import Change
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, Edit
-from holdfast.engine.events import rows, told
+from holdfast.engine.events import event_contents, rows
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditMap, apply_map
@@ -65,25 +65,25 @@ class _Hooked:
         self._before = before
         self._after = after
         self._wants_value = any(hook.wants_value for hook in (*before, *after))
-        codec = registry.engine.ground.codec
+        codec = registry.engine.context.codec
         metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
         self._subject = HookedChange(
             SAVE,
             saving.line.name,
             "",
-            trace_context.traced(),
+            trace_context.current_or_new(),
             time.perf_counter_ns(),
             load=partial(unpack_state, codec),
             dump=self._dump,
             metadata={**metadata, "kind": saving.kind},
         )
-        self._began = registry.engine.ground.clock()
+        self._began = registry.engine.context.clock()
         self._called = False
 
     def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
         if not isinstance(value, Mapping):
             raise InvalidError(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
-        return pack_state(self._registry.engine.ground.codec, value)
+        return pack_state(self._registry.engine.context.codec, value)
 
     async def begin(self) -> AppendRequest:
         """What is to be saved instead."""
@@ -92,7 +92,7 @@ class _Hooked:
             state = self._edit(state) if self._wants_value or self._before else state
         else:
             state = await self._call(state)
-        return replace(saving, state=state, riders=self._riders)
+        return replace(saving, state=state, attached_changes=self._riders)
 
     async def _call(self, state: PackedMap | None) -> Any:
         """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
@@ -115,19 +115,19 @@ class _Hooked:
             line, states = self._saving.line, self._registry.engine.states
             old: PackedMap = {}
             if held is not None:
-                old = await states.resolved(line, await states.whole(line, held))
+                old = await states.resolve_pointers(line, await states.whole(line, held))
             new = await self._call(apply_map(found, old))
             return diff_maps(old, new) if self._subject.changed else found
 
         return hooked
 
     def _riders(self, id: str) -> list[Change]:
-        saving, clock = self._saving, self._registry.engine.ground.clock
-        own = [] if saving.riders is None else list(saving.riders(id))
+        saving, clock = self._saving, self._registry.engine.context.clock
+        own = [] if saving.attached_changes is None else list(saving.attached_changes(id))
         if not self._subject.events:
             return own
         now = clock()
-        return [*own, *rows(saving.line, id, told(now, self._subject.trace, self._subject.events), first=now)]
+        return [*own, *rows(saving.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now)]
 
     def end(self, head: StepInfo) -> None:
         """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""

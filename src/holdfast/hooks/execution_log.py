@@ -11,7 +11,7 @@ from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, rows, told
+from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, event_contents, rows
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import flatten
@@ -62,7 +62,7 @@ def detail(
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
             about["reason"] = error.what[:_REASON]
-    return engine.ground.codec.pack(about)
+    return engine.context.codec.pack(about)
 
 
 def _digest(stored: Any) -> str:
@@ -84,7 +84,7 @@ def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
 
 
 async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
-    line, said = Line(tenant, LINE), told(engine.ground.clock(), trace, events)
+    line, said = Line(tenant, LINE), event_contents(engine.context.clock(), trace, events)
 
     async def nothing(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001 - as edits are
         return EditMap()
@@ -92,15 +92,15 @@ async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event
     def riders(id: str) -> list[Change]:
         return rows(line, id, said)
 
-    codec = engine.ground.codec
+    codec = engine.context.codec
     about: dict[str, object] = {DIGEST: digest(said)}
     saving = AppendRequest(
         line,
         nothing,
         on_conflict=OnConflict.RETRY,
-        riders=riders,
+        attached_changes=riders,
         kind=kind,
         metadata=codec.pack(about),
         readable=readable(codec, about),
     )
-    await engine.rebaser.save(saving)
+    await engine.writer.save(saving)

@@ -70,7 +70,7 @@ async def calling(
     hooks, after = registry.matching(point, scope, key)
     if not hooks and not after:
         return FeatureHooks(value)
-    codec = engine.ground.codec
+    codec = engine.context.codec
     stored = value if value is MISSING else codec.pack(value)
     subject = HookedChange(
         point,

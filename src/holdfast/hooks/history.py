@@ -77,7 +77,7 @@ async def _latest(engine: Engine, line: tuple[str, str], asked: _Asked) -> list[
     stop: tuple[Any, ...] = ()
     while True:
         query = Scan(EVENTS, line, stop=stop, reverse=True, limit=_PAGE)
-        (rows,) = await engine.ground.backend.read([query])
+        (rows,) = await engine.context.backend.read([query])
         found += filter(asked.means, rows)
         if len(rows) < _PAGE or len(found) >= asked.limit or int(rows[-1].columns[0]) < asked.since - _SLACK:
             return found
@@ -89,7 +89,7 @@ async def _all(engine: Engine, tenant: str, asked: _Asked) -> list[Row]:
     found: list[Row] = []
     start: tuple[Any, ...] = ()
     while True:
-        (rows,) = await engine.ground.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
+        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
         found = nlargest(asked.limit, [*found, *filter(asked.means, rows)], key=lambda row: int(row.columns[0]))
         if len(rows) < _PAGE:
             return found
@@ -112,8 +112,8 @@ def _opened(engine: Engine, row: Row) -> HookExecution:
     scope, _, key = _target(row)
     detail: Mapping[str, Any] = {}
     if row.body:
-        packed = open_event(Line(str(tenant), str(line)), str(id), int(number), row.body, engine.ground.max_bytes)
-        detail = engine.ground.codec.unpack(packed)
+        packed = open_event(Line(str(tenant), str(line)), str(id), int(number), row.body, engine.context.max_bytes)
+        detail = engine.context.codec.unpack(packed)
     return HookExecution(
         str(action),
         scope,

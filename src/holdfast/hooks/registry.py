@@ -246,18 +246,18 @@ class HookRegistry:
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
     def _event(self, hook: Hook, subject: HookedChange, outcome: str, duration: int, detail: bytes = b"") -> Event:
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
+        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
     def tell(self, subject: HookedChange) -> None:
         """Have it recorded what before-hooks did, where there is no step to tell it with."""
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
+        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
         for event in subject.events:
             self.later.tell(event._replace(target=target, time=now, trace=subject.trace))
 
     async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
         """Delete a thread, and call the hooks of that. Raises `VetoError`."""
-        point, trace = "checkpoint.delete", trace_context.traced()
+        point, trace = "checkpoint.delete", trace_context.current_or_new()
         subject = HookedChange(point, line.name, "", trace, time.perf_counter_ns())
         before, after = self.matching(point, line.name)
         if before:

@@ -112,11 +112,11 @@ class _Changed(Exception):
 class _Sweep:
     def __init__(self, engine: Engine, tenant: str, grace: int, dry_run: bool) -> None:
         self._engine = engine
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._tenant = tenant
         self._grace = grace
         self._dry_run = dry_run
-        self._now = engine.ground.clock()
+        self._now = engine.context.clock()
         self._report = OrphanReport(dry_run)
 
     async def run(self, progress: Tell | None) -> OrphanReport:
@@ -249,7 +249,7 @@ class _Sweep:
         if digests:
             async for row in rows_below(self._backend, STEPS, tuple(line)):
                 if row.body:
-                    edit = open_step(line, row, self._engine.ground.max_bytes).edit
+                    edit = open_step(line, row, self._engine.context.max_bytes).edit
                     digests.difference_update(parse_pointer(pointer).digest for pointer in pointers(edit))
             async for row in rows_below(self._backend, NODES, (*line, info.form)):
                 node = decode_node(*open_node(line, row))
@@ -263,7 +263,7 @@ class _Sweep:
         numbers = [0, *(branch.branch for branch in branches)]
         lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}
         return [
-            self._engine.lines.unchanged(line, info),
+            self._engine.lines.line_unchanged(line, info),
             Expect(BRANCHES, (*line, numbers[-1] + 1), None),
             *(Expect(STEPS, (*line, number, length), None) for number, length in lengths.items()),
         ]
@@ -293,16 +293,16 @@ class _Sweep:
             if not any(self._lives(row) for row in refs):
                 await self._remove(line, (), {OLD_FORM: gone})
             return
-        lease = Lease(self._engine.ground, line, "rewrite")
+        lease = Lease(self._engine.context, line, "rewrite")
         try:
-            await lease.take()
+            await lease.acquire()
         except ConflictError:
             return  # that rewrite will see to it
         try:
-            conditions = [lease.condition(), self._engine.lines.unchanged(line, info)]
+            conditions = [lease.condition(), self._engine.lines.line_unchanged(line, info)]
             await self._remove(line, conditions, {OLD_FORM: gone})
         finally:
-            await lease.give_back()
+            await lease.release()
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         if await self._backend.apply(changes) is not None:

@@ -50,5 +50,5 @@ async def holds(engine: Engine, tenant: str, line: Line | None) -> list[HoldInfo
     """The holds of a thread, or of all."""
     if line is not None:
         await engine.lines.info(line)
-    found = await (engine.holds.every(tenant) if line is None else engine.holds.of(line))
+    found = await (engine.holds.all_holds(tenant) if line is None else engine.holds.holds(line))
     return [HoldInfo(each.line.name, each.reason, to_datetime(each.time)) for each in found]

@@ -153,7 +153,7 @@ class _Pass:
         self, engine: Engine, tenant: str, policy: Retention, selection: ThreadSelection, *, dry_run: bool
     ) -> None:
         self._engine = engine
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._tenant = tenant
         self._policy = policy
         self._selection = selection
@@ -161,7 +161,7 @@ class _Pass:
         self._sized = policy.max_bytes is not None or policy.max_thread_bytes is not None
         self._cutoffs: dict[Line, int] = {}
         """Of each line, the time before which those that may go must, so that its thread fits."""
-        self._now = engine.ground.clock()
+        self._now = engine.context.clock()
         moment = to_datetime(self._now)
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
         self._where = None if selection.where is None else parse(selection.where, moment)
@@ -241,7 +241,7 @@ class _Pass:
 
     async def _is_found(self, root: Line) -> bool:
         """Whether a thread is meant itself, and its namespaces with it."""
-        if not root.name.startswith(self._selection.prefix) or await self._engine.lines.look(root) is None:
+        if not root.name.startswith(self._selection.prefix) or await self._engine.lines.load_tip(root) is None:
             return False
         return self._where is None or await self._is_meant(root, self._where)
 
@@ -268,7 +268,7 @@ class _Pass:
                 del found  # of a long thread, these are many
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
-                outcome = await (rewriter.rehearse if self._dry_run else rewriter.prune)(line, choose)
+                outcome = await (rewriter.dry_run if self._dry_run else rewriter.prune)(line, choose)
         except NotFoundError:
             if self._selection.single:
                 raise
@@ -388,7 +388,7 @@ class _Pass:
         try:
             if (await self._verdicts(line, cutoff))[1]:
                 return await self._taken(line)
-            return (await self._engine.rewriter.rehearse(line, self._choose(line, cutoff, []))).size
+            return (await self._engine.rewriter.dry_run(line, self._choose(line, cutoff, []))).size
         except NotFoundError:
             return 0
         except (ConflictError, DeniedError, CorruptError):

@@ -34,11 +34,11 @@ class StoreHandle:
     @property
     def codec(self) -> Codec:
         """How values are packed."""
-        return self.engine.ground.codec
+        return self.engine.context.codec
 
     def now(self) -> int:
         """The time, in nanoseconds since 1970."""
-        return self.engine.ground.clock()
+        return self.engine.context.clock()
 
 
 @runtime_checkable

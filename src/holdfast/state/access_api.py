@@ -76,7 +76,7 @@ def _moment(handle: StoreHandle, until: Until) -> int:
     if isinstance(until, str):
         until = parse_age(until)
     if isinstance(until, datetime):
-        return to_time(validation.moment(until))
+        return to_time(validation.require_datetime(until))
     return handle.now() + nanoseconds(until)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.scope_parts import ScopeParts, named
@@ -83,7 +83,7 @@ class ScopedOperations:
         may read."""
         from holdfast.state.scope_listing import scopes
 
-        return await scopes(self._handle, prefix, pattern, str(after), validation.count(limit, "limit"))
+        return await scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
 
     def transaction(self) -> StateTransaction:
         """Several keys changed, of one scope or many, all or none, when the block ends without an error."""
@@ -95,7 +95,7 @@ class ScopedOperations:
         It is given the transaction, may be called several times, and does nothing that cannot be done again. Returns
         what it returns.
         """
-        for attempt in range(1, validation.count(attempts, "number of attempts") + 1):
+        for attempt in range(1, validation.require_count(attempts, "number of attempts") + 1):
             try:
                 with self.transaction() as together:
                     return function(together)
@@ -106,7 +106,7 @@ class ScopedOperations:
         raise InvalidError("a transaction is attempted at least once")
 
     async def _async_transact(self, function: Callable[[Any], Awaitable[Any]], *, attempts: int = ATTEMPTS) -> Any:
-        for attempt in range(1, validation.count(attempts, "number of attempts") + 1):
+        for attempt in range(1, validation.require_count(attempts, "number of attempts") + 1):
             try:
                 async with self.transaction() as together:
                     return await function(together)
@@ -165,7 +165,7 @@ def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:
 async def _pause(attempt: int) -> None:
     if attempt > 1:
         # Never for long: one who has just been first does not pause at all, and would be first again.
-        await Pause(chance.random() * min(0.005, 0.001 * attempt))
+        await Pause(rng.random() * min(0.005, 0.001 * attempt))
 
 
 class StateTransaction:

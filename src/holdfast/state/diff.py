@@ -53,7 +53,7 @@ async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Di
     point = await point_at(handle, line, a)
     old = _Side(handle, line, point, moment_of(handle, a, point))
     if b is None:
-        memo = await handle.engine.lines.fresh(line)
+        memo = await handle.engine.lines.revalidate_tip(line)
         new = _Side(handle, line, None if memo is None else memo.point, handle.now())
     else:
         point = await point_at(handle, line, b)

@@ -61,5 +61,5 @@ async def _lapse(keeper: StoreHandle, scope: Scope) -> int:
 
     saving = edited(keeper, keeper.line(scope), LAPSE, edit)
     saving.if_changed = True
-    await keeper.engine.rebaser.save(saving)
+    await keeper.engine.writer.save(saving)
     return count

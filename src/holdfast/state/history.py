@@ -47,7 +47,7 @@ async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | Non
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
-        version = validation.count(when, "version")
+        version = validation.require_count(when, "version")
         try:
             return await handle.engine.lines.find(line, Position(0, version - 1)) if version else None
         except NotFoundError as error:
@@ -59,12 +59,12 @@ async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | Non
     if isinstance(when, str):
         when = parse_moment(when, to_datetime(handle.now()).astimezone())
     try:
-        return await handle.engine.lines.at_time(line, to_time(validation.moment(when)))
+        return await handle.engine.lines.at_time(line, to_time(validation.require_datetime(when)))
     except NotFoundError:
-        if await handle.engine.lines.look(line) is None:
+        if await handle.engine.lines.load_tip(line) is None:
             return None
-        (first,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
-        if first and StepRef.of(first[0]).time > to_time(validation.moment(when)):
+        (first,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
+        if first and StepRef.of(first[0]).time > to_time(validation.require_datetime(when)):
             return None
         raise
 
@@ -118,10 +118,10 @@ async def of(
     if last is not None:
         stop = (last.step,)
     elif before is not None:
-        stop = (max(validation.count(before, "version") - 1, 0),)
+        stop = (max(validation.require_count(before, "version") - 1, 0),)
     while len(found) < limit:
         query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
-        (rows,) = await handle.engine.ground.backend.read([query])
+        (rows,) = await handle.engine.context.backend.read([query])
         for row in rows:
             point = StepRef.of(row)
             if not point.pruned:
@@ -138,7 +138,7 @@ async def of(
 async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:
     """The changes of keys that a step made, in the order of keys."""
     point = StepRef.of(row)
-    step = open_step(line, row, handle.engine.ground.max_bytes)
+    step = open_step(line, row, handle.engine.context.max_bytes)
     about = handle.codec.unpack(step.header.metadata)
     found = []
     touched = {names.unpack_key(key): True for key, _ in step.edit.put}

@@ -173,13 +173,13 @@ class ScopeReader:
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        memo = await handle.engine.lines.fresh(line)
+        memo = await handle.engine.lines.revalidate_tip(line)
         if memo is None or memo.point is None:
             found = None
         else:
             point = memo.point
             try:
-                held = await handle.engine.states.hold(line, point)
+                held = await handle.engine.states.get(line, point)
                 found = await ScopeView(handle, line, point, held, handle.now()).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
                 found = await viewed(handle, self._scope, lambda view: view.item(key))
@@ -218,13 +218,13 @@ async def viewed(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], 
 async def latest(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]]) -> T:
     """What one sees who looks at a line's state as it is now. If the step is pruned or deleted meanwhile, others came
     after it: then at how it is since."""
-    memo = await handle.engine.lines.fresh(line)
+    memo = await handle.engine.lines.revalidate_tip(line)
     while True:
         point = None if memo is None else memo.point
         try:
             return await seen(handle, line, point, look)
         except NotFoundError:
-            memo = await handle.engine.lines.look(line)
+            memo = await handle.engine.lines.load_tip(line)
             if point == (None if memo is None else memo.point):
                 raise
 
@@ -245,9 +245,9 @@ async def seen(
 
     async def read(point: StepRef) -> T:
         try:
-            return await look(ScopeView(handle, line, point, await states.hold(line, point), time))
+            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
         except MissingNode:  # the line was rewritten, perhaps
             states.forget(line, point.hash)
-            return await look(ScopeView(handle, line, point, await states.hold(line, point), time))
+            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
 
-    return await handle.engine.lines.reading(line, point, read)
+    return await handle.engine.lines.read_step(line, point, read)

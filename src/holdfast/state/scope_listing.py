@@ -41,7 +41,7 @@ async def scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, lim
     page = max(limit, _LEAST)
     while len(found) < limit:
         query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page)
-        (rows,) = await handle.engine.ground.backend.read([query])
+        (rows,) = await handle.engine.context.backend.read([query])
         named = (scope for row in rows if (scope := Scope.of_line(str(row.key[1]))) is not None)
         meant = [each for each in named if str(each).startswith(prefix) and (not matches or matches(str(each)))]
         for scope in await handle.guard.visible(meant):
@@ -55,7 +55,7 @@ async def scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, lim
 
 async def _shown(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
     line: Line = handle.line(scope)
-    (rows,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
+    (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
     if not rows:
         return []
     point = StepRef.of(rows[0])

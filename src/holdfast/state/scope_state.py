@@ -57,7 +57,7 @@ class StateOperations:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.keys(*wanted, validation.count(limit, "limit"))
+        return await self._look.keys(*wanted, validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def list_items(
@@ -65,7 +65,7 @@ class StateOperations:
     ) -> list[StateItem]:
         """The same, with values and versions."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.items(*wanted, validation.count(limit, "limit"))
+        return await self._look.items(*wanted, validation.require_count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -99,8 +99,10 @@ class StateOperations:
         lists such places. A key that is not there starts as an empty dict.
         """
         key = self._key(key)
-        parts = {(key, *_path(path)): value for path, value in validation.mapping(changes, "set of changes").items()}
-        gone = [(key, *_path(path)) for path in validation.several(remove, "place to remove")]
+        parts = {
+            (key, *_path(path)): value for path, value in validation.require_mapping(changes, "set of changes").items()
+        }
+        gone = [(key, *_path(path)) for path in validation.require_several(remove, "place to remove")]
         if not parts and not gone:
             raise InvalidError("a patch changes something", where=f"key {key!r} of {self.scope}")
         wanted = validation.optional_count(expected, "version")
@@ -141,13 +143,13 @@ class StateOperations:
         """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
         expires = expiry(self._handle, ttl)
         changes = {}
-        for key, value in validation.mapping(values, "set of values").items():
+        for key, value in validation.require_mapping(values, "set of values").items():
             if (name := self._key(key)) in changes:
                 raise InvalidError(
                     "a key is given twice, in two forms of its letters", where=f"key {name!r} of {self.scope}"
                 )
             changes[name] = KeyWrite(name, packed=pack_value(self._handle, name, value), expires=expires)
-        for key in validation.several(delete, "key to delete"):
+        for key in validation.require_several(delete, "key to delete"):
             if (name := self._key(key)) in changes:
                 raise InvalidError("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
             changes[name] = KeyWrite(name, "delete")
@@ -188,7 +190,7 @@ class StateOperations:
         """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
         after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
         is older than that."""
-        return await history.of(self._handle, self.scope, key, validation.count(limit, "limit"), before)
+        return await history.of(self._handle, self.scope, key, validation.require_count(limit, "limit"), before)
 
     @sync_and_async
     async def at(self, when: datetime | int | str) -> dict[str, Any]:

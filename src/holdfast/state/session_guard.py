@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from holdfast.backends.interface import Change, Expect, Get, Put, Row
 from holdfast.backends.tables import LINKS, Key
-from holdfast.engine.guard import Guard, Guards
+from holdfast.engine.guard import Guard, Preconditions
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.errors import DeniedError
 from holdfast.security.handle import StoreHandle
 
@@ -52,7 +52,7 @@ def inside(handle: StoreHandle, session: Scope) -> Key:
     return (*handle.line(session), _KIND, _INSIDE, "")
 
 
-def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Guards | None:
+def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
     """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
     sessions: dict[Scope, list[Scope]] = {}
     for scope in scopes:
@@ -67,20 +67,20 @@ def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Guards | None:
         for session, condition in conditions.items():
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
-            if any(handle.engine.lines.known(line) is None for line in lines):
-                found.append(Put(LINKS, Row(inside(handle, session), (chance.getrandbits(62), ""))))
+            if any(handle.engine.lines.cached_tip(line) is None for line in lines):
+                found.append(Put(LINKS, Row(inside(handle, session), (rng.getrandbits(62), ""))))
         return found
 
     return guards
 
 
-def not_ended(handle: StoreHandle, session: Scope) -> Guards:
+def not_ended(handle: StoreHandle, session: Scope) -> Preconditions:
     """The condition that a session has not ended. `DeniedError` if it has."""
     condition = Expect(LINKS, mark(handle, session), None)
 
     async def guards(again: bool) -> list[Expect]:
         if again:
-            (found,) = await handle.engine.ground.backend.read([Get(LINKS, [condition.key])])
+            (found,) = await handle.engine.context.backend.read([Get(LINKS, [condition.key])])
             if found:
                 raise ended(session)
         return [condition]

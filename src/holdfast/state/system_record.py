@@ -14,8 +14,8 @@ from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
-from holdfast.engine.guard import Guards, both_guards
+from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import Packed, flatten, unpack
 from holdfast.engine.model.scopes import MARK
@@ -60,7 +60,7 @@ class SystemRecordLine:
     def __init__(self, handle: StoreHandle, name: str) -> None:
         self._handle = handle
         self.line = Line(handle.tenant, MARK + name)
-        self.guards: Guards | None = None
+        self.guards: Preconditions | None = None
         """Conditions of everything that is changed: those on which the guard let it pass."""
 
     async def get(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
@@ -71,13 +71,13 @@ class SystemRecordLine:
 
         return await latest(self._handle, self.line, look)
 
-    def saving(self, kind: str, edit: EditBook, guards: Guards | None = None) -> AppendRequest:
+    def saving(self, kind: str, edit: EditBook, guards: Preconditions | None = None) -> AppendRequest:
         """A step of the book, to be saved alone or together with others."""
-        return edited(self._handle, self.line, kind, edit, both_guards(self.guards, guards))
+        return edited(self._handle, self.line, kind, edit, both_preconditions(self.guards, guards))
 
-    async def change(self, kind: str, edit: EditBook, guards: Guards | None = None) -> StepInfo:
+    async def change(self, kind: str, edit: EditBook, guards: Preconditions | None = None) -> StepInfo:
         """Change records, as one step."""
-        (head,) = await self._handle.engine.rebaser.save(self.saving(kind, edit, guards))
+        (head,) = await self._handle.engine.writer.save(self.saving(kind, edit, guards))
         return head
 
     async def linked(self, kind: str, name: str, after: str, limit: int | None, stop: str = "") -> list[Row]:
@@ -89,7 +89,7 @@ class SystemRecordLine:
             stop=(stop,) if stop else (),
             limit=limit,
         )
-        (found,) = await self._handle.engine.ground.backend.read([query])
+        (found,) = await self._handle.engine.context.backend.read([query])
         return found
 
     def filed(self, old: Sequence[Link], new: Sequence[Link], time: int, target: str = "") -> list[Change]:
@@ -113,10 +113,12 @@ async def records(handle: StoreHandle, view: ScopeView, keys: Sequence[str]) -> 
     }
 
 
-def edited(handle: StoreHandle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> AppendRequest:
+def edited(
+    handle: StoreHandle, line: Line, kind: str, edit: EditBook, guards: Preconditions | None = None
+) -> AppendRequest:
     """A step of a line, worked out anew against whatever is the latest at each attempt. It says who made it and why."""
-    trace, actor = trace_context.traced(), handle.guard.actor
-    made, happened = RecordChange(), list[Told]()
+    trace, actor = trace_context.current_or_new(), handle.guard.actor
+    made, happened = RecordChange(), list[EventContent]()
     about: dict[str, object] = {"actor": actor} if actor else {}
     about |= {"correlation": trace.correlation} | ({"cause": trace.cause} if trace.cause else {})
 
@@ -125,7 +127,7 @@ def edited(handle: StoreHandle, line: Line, kind: str, edit: EditBook, guards: G
         time = handle.now()
         made = await edit(ScopeView(handle, line, parent, held, time))
         put = tuple((name, Set(flatten(value))) for name, value in made.put.items())
-        happened = told(time, trace, made.events)
+        happened = event_contents(time, trace, made.events)
         said = {**about, DIGEST: digest(happened)} if happened else about
         saving.metadata, saving.readable = handle.codec.pack(said), readable(handle.codec, said)
         return EditMap(tuple(made.removed), put)
@@ -138,8 +140,8 @@ def edited(handle: StoreHandle, line: Line, kind: str, edit: EditBook, guards: G
         edit_map,
         on_conflict=OnConflict.RETRY,
         kind=kind,
-        riders=riders,
-        guards=guards,
+        attached_changes=riders,
+        preconditions=guards,
         fold_every=FOLD_EVERY,
     )
     return saving

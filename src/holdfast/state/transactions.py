@@ -59,7 +59,7 @@ class TransactionChanges:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
         await self.handle.guard.allow("read", scope, (key,))
         if not part.looked:
-            memo = await self.handle.engine.lines.fresh(self.handle.line(scope))
+            memo = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
             part.looked, part.point = True, None if memo is None else memo.point
         try:
             found = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
@@ -103,13 +103,13 @@ class TransactionChanges:
     async def _goes_on(self, scope: Scope, point: StepRef) -> bool:
         """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
         query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
-        (rows,) = await self.handle.engine.ground.backend.read([query])
+        (rows,) = await self.handle.engine.context.backend.read([query])
         return bool(rows) and StepRef.of(rows[0]).hash == point.hash
 
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
         """Conditions that a scope that was only read is still as it was, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
-        memo = await (lines.look(line) if again else lines.fresh(line))
+        memo = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
         point = None if memo is None else memo.point
         try:
             await seen(self.handle, line, point, self._check(scope, part))  # also what has expired since is out of date

@@ -182,7 +182,7 @@ class WatchOperations:
 
     def _stirred(self) -> bool:
         """Whether this process has changed something, or seen a change, since the store was looked into last."""
-        return any(self._handle.engine.lines.known(line) != memo for line, memo in self._known.items())
+        return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._known.items())
 
     async def _start(self) -> None:
         if self._places is not None:
@@ -190,7 +190,7 @@ class WatchOperations:
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
-        heads = await self._handle.engine.ground.backend.read(queries)
+        heads = await self._handle.engine.context.backend.read(queries)
         self._places = {scope: _after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows}
 
     async def _look(self) -> list[WatchedChange]:
@@ -199,13 +199,13 @@ class WatchOperations:
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes(places)
         lines = [self._handle.line(scope) for scope in scopes[:_MANY]]
-        self._known = {line: self._handle.engine.lines.known(line) for line in lines}
+        self._known = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
         queries: list[Query] = []
         for scope in scopes:
             place, line = places.get(scope, _Place()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
-        found = await self._handle.engine.ground.backend.read(queries)
+        found = await self._handle.engine.context.backend.read(queries)
         trail, telling = _Trail(places), _Telling(self._handle, self._matches, self._encoded)
         for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
             await telling.add(trail, scope, places.get(scope, _Place()), last, rows)
@@ -219,7 +219,7 @@ class WatchOperations:
         handle = self._handle
         lines = await handle.engine.lines.names(handle.tenant, self._scope.line if self._scope.parts else MARK)
         there = [
-            scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self._scope.holds(scope)
+            scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self._scope.contains(scope)
         ]
         for scope in places:
             await handle.guard.allow("read", scope, self._keys)
@@ -242,7 +242,7 @@ class WatchOperations:
             found = {Scope.parse(text): _Place(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
             raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
-        inside = self._scope.holds if self._nested else self._scope.__eq__
+        inside = self._scope.contains if self._nested else self._scope.__eq__
         if nested is not self._nested or not all(map(inside, found)):
             raise InvalidError(
                 "the cursor is that of another watch",
@@ -290,7 +290,7 @@ class _Telling:
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
             self._of_scope(trail, scope, None, DELETED)
             place = _Place()
-            (rows,) = await self._handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
+            (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
             point = StepRef.of(row)
             if point.seq != place.number:
@@ -322,7 +322,7 @@ class _Telling:
 
     async def _step(self, trail: _Trail, scope: Scope, place: _Place, line: Line, row: Row) -> None:
         point = StepRef.of(row)
-        edit = open_step(line, row, self._handle.engine.ground.max_bytes).edit
+        edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
         touched = {names.unpack_key(key) for key in (*put, *edit.removed)}
         every = [past for past in await history.changes_of(self._handle, line, row) if past.key in touched]
@@ -344,7 +344,7 @@ class _Telling:
         """What a key held after a step: what the step says, or what it made of what was there."""
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
-            return unpack(codec, (await states.resolved(line, {b"": made.value}))[b""])
+            return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
         found = await seen(self._handle, line, point, lambda view: view.stored(key))
         return MISSING if found is None else unpack(codec, found.entry.value)
 

@@ -15,8 +15,8 @@ from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
-from holdfast.engine.guard import Guards, Permit, both_guards
+from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.guard import Permit, Preconditions, both_preconditions
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_channel
@@ -106,10 +106,10 @@ async def commit(
     checks: Mapping[Scope, Check] | None = None,
     *,
     savings: Sequence[AppendRequest] = (),
-    guards: Guards | None = None,
+    guards: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
     """The same together with checkpoints to be saved, and on further conditions."""
-    trace = trace_context.traced()
+    trace = trace_context.current_or_new()
     edits = []
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
@@ -119,8 +119,8 @@ async def commit(
     together = [*(edit.saving for edit in edits), *savings]
     for more in (guards, alive(handle, writes)):
         if more is not None:
-            together[0].guards = both_guards(together[0].guards, more)
-    heads = await handle.engine.rebaser.save(*together)
+            together[0].preconditions = both_preconditions(together[0].preconditions, more)
+    heads = await handle.engine.writer.save(*together)
     if handle.engine.hooks is not None:
         for edit, head in zip(edits, heads, strict=False):
             if edit.hooks is not None and edit.hooks.soon:
@@ -152,15 +152,15 @@ class _LineEdit:
         self._check = check
         self._line = handle.line(scope)
         self.written: list[WrittenKey] = []
-        self._told: list[Told] = []
+        self._told: list[EventContent] = []
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
         self.saving = AppendRequest(
             self._line,
             self._edit,
             on_conflict=OnConflict.RETRY,
-            riders=self._riders,
-            guards=permit.guards,
+            attached_changes=self._riders,
+            preconditions=permit.guards,
             fold_every=FOLD_EVERY,
         )
 
@@ -220,7 +220,7 @@ class _LineEdit:
         self.written.append(WrittenKey(self._scope, each.key, action, version, 0, ""))
         parts: Sequence[tuple[bytes, Operation]] | None = None
         if action == "patch":
-            edit = self._handle.engine.parts(self._line, each.parts, each.removed)
+            edit = self._handle.engine.edit_parts(self._line, each.parts, each.removed)
             parts = (await (edit(None, None) if live is None else edit(parent, held))).put
         if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
@@ -275,7 +275,7 @@ class _LineEdit:
             if self.hooks.notes:
                 events = [self._noted(event, self.hooks) for event in events]
             events += self.hooks.events
-        self._told = told(self._time, trace, events)
+        self._told = event_contents(self._time, trace, events)
         about[DIGEST] = digest(self._told)
         actions = {each.action for each in self.written}
         if actions != {"set", "delete"} and len(actions) > 1:

@@ -69,7 +69,7 @@ class AuditOperations:
             max(_moment(since, now) - _MICROSECOND, 0),
             _moment(until, now),
         )
-        return await query.look(self._handle, question, validation.count(limit, "limit"), after)
+        return await query.look(self._handle, question, validation.require_count(limit, "limit"), after)
 
     @sync_and_async
     async def verify(self) -> AuditReport:
@@ -104,4 +104,4 @@ def _moment(when: datetime | str | None, now: datetime) -> int:
         return 0
     from holdfast.engine.time_parsing import parse_moment
 
-    return to_time(validation.moment(parse_moment(when, now) if isinstance(when, str) else when))
+    return to_time(validation.require_datetime(parse_moment(when, now) if isinstance(when, str) else when))

@@ -59,7 +59,7 @@ def append_fields(
         raise InvalidError("the id of a checkpoint is not empty", where=f"thread {line}")
     refs = [(NAME, check_name(tag, "tag"))] if tag is not None else []
     if labels:
-        refs += [(TAG, label) for label in validation.names(labels, "label")]
+        refs += [(TAG, label) for label in validation.require_names(labels, "label")]
     fields: dict[str, Any] = {
         "parent": at,
         "on_conflict": how,
@@ -67,9 +67,9 @@ def append_fields(
         "kind": check_name(kind, "kind of a checkpoint"),
     }
     if refs:
-        fields["riders"] = partial(_ref_changes, line, refs, handle.now())
+        fields["attached_changes"] = partial(_ref_changes, line, refs, handle.now())
     if metadata:
-        plain = dict(validation.mapping(metadata, "metadata"))
+        plain = dict(validation.require_mapping(metadata, "metadata"))
         codec = handle.codec
         fields["metadata"], fields["readable"] = codec.pack(plain), readable(codec, plain)
     return fields

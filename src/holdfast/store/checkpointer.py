@@ -70,7 +70,7 @@ class _Saver:
         check_name(id, "id of a checkpoint")
         check_name(task_id, "id of a task")
         check_name(task_path, "path of a task")
-        codec = self.store._engine.ground.codec
+        codec = self.store._engine.context.codec
         if not all(map(_is_pair, writes)):
             raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
         packed = codec.pack_items(value for _, value in writes)
@@ -121,7 +121,7 @@ class _Saver:
     async def _tuple(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> CheckpointTuple:
         line = self.store._handle.thread_line(checkpoint.thread)
         writes = await self.store._engine.writes.of(line, checkpoint.id)
-        values = self.store._engine.ground.codec.unpack_items(write.packed for write in writes)
+        values = self.store._engine.context.codec.unpack_items(write.packed for write in writes)
         pending = [PendingWrite(write.task, write.channel, value) for write, value in zip(writes, values, strict=True)]
         return CheckpointTuple(
             checkpoint.thread,

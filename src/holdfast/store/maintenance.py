@@ -168,7 +168,7 @@ class MaintenanceOperations:
         lines = await engine.lines.names(self._handle.tenant) if thread is None else [self._line(thread)]
         for line in lines:
             await engine.rewriter.rewrite(line)
-        await engine.ground.backend.tidy()
+        await engine.context.backend.tidy()
 
     @sync_and_async
     async def build_index(self, *, progress: Progress | None = None) -> IndexReport:

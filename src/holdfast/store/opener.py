@@ -13,7 +13,7 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import check_name, is_sound
+from holdfast.engine.row_format import check_name, is_intact
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
@@ -98,7 +98,7 @@ async def _opened(
     url = resolve(name)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
-    backend.check_rows_with(is_sound)
+    backend.check_rows_with(is_intact)
     if project is None:
         project = backend.capabilities.projected
     engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))

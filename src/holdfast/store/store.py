@@ -62,7 +62,7 @@ class StoreOperations(ScopedOperations):
 
     def __repr__(self) -> str:
         tenant = f", tenant {self.tenant!r}" if self.tenant else ""
-        return f"<{type(self).__name__} {redacted_url(self._engine.ground.backend.url)}{tenant}>"
+        return f"<{type(self).__name__} {redacted_url(self._engine.context.backend.url)}{tenant}>"
 
     @property
     def tenant(self) -> str:
@@ -72,7 +72,7 @@ class StoreOperations(ScopedOperations):
     @property
     def capabilities(self) -> Capabilities:
         """What the backend can do beyond the least, and how far it goes."""
-        return self._engine.ground.backend.capabilities
+        return self._engine.context.backend.capabilities
 
     # Threads --------------------------------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class StoreOperations(ScopedOperations):
         query, `where` (see `search`)."""
         check_name(prefix, "start of a name")
         check_name(after, "name of a thread")
-        count = validation.count(limit, "limit")
+        count = validation.require_count(limit, "limit")
         if where is None:
-            summaries = await self._engine.lines.listing(self._handle.tenant, prefix, after, count)
+            summaries = await self._engine.lines.list_threads(self._handle.tenant, prefix, after, count)
         else:
             from holdfast.history.search import prepare
 
@@ -160,7 +160,7 @@ class StoreOperations(ScopedOperations):
         """
         from holdfast.history.search import search
 
-        count = validation.count(limit, "limit") or 1
+        count = validation.require_count(limit, "limit") or 1
         return await search(self._engine, self._handle.tenant, query, limit=count, after=after, progress=progress)
 
     def transaction(self) -> Transaction:
@@ -388,7 +388,7 @@ class StoreOperations(ScopedOperations):
         """
         from holdfast.maintenance.archive import import_
 
-        named = None if threads is None else list(validation.names(threads, "threads"))
+        named = None if threads is None else list(validation.require_names(threads, "threads"))
         name = None if as_thread is None else self._thread(as_thread)._own_line().name
         want = import_.wanted(self._handle.tenant, named, name)
         return await import_.import_threads(self._engine, place, want, dry_run, progress)
@@ -396,10 +396,10 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def stats(self) -> StoreStats:
         """The store in figures: its size, this tenant's threads, and what the cache holds."""
-        cache, backend = self._engine.ground.cache, self._engine.ground.backend
+        cache, backend = self._engine.context.cache, self._engine.context.backend
         lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
         threads = sum(is_thread(line.name) for line in lines)
-        return StoreStats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
+        return StoreStats(backend.url, size, threads, cache.size, cache.max_bytes, cache.hits, cache.misses)
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
@@ -407,7 +407,7 @@ class StoreOperations(ScopedOperations):
 
         Which names there are depends on what the store is made of; a plain one may have none.
         """
-        status = await self._engine.ground.backend.status()
+        status = await self._engine.context.backend.status()
         return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
     @sync_and_async
@@ -421,8 +421,8 @@ class StoreOperations(ScopedOperations):
         try:
             await self._flush_audit()
         finally:
-            await self._engine.ground.backend.close()
-            self._engine.ground.cache.clear()
+            await self._engine.context.backend.close()
+            self._engine.context.cache.clear()
 
     # Inside ---------------------------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class StoreOperations(ScopedOperations):
         named = (
             None
             if threads is None
-            else [self._handle.thread_line(thread).name for thread in validation.names(threads, "threads")]
+            else [self._handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
         )
         return await self._engine.lines.of_threads(self._handle.tenant, named)
 

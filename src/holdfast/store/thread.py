@@ -134,9 +134,9 @@ class ThreadOperations(Generic[S]):
 
         line, engine = self._own_line(), self._engine
         point = await self._find(at)
-        packed = await engine.lines.reading(line, point, partial(engine.states.values, line))
+        packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
         fields = append_fields(self._handle, line, branch=branch, kind="restore")
-        unheld = await engine.deltas().unheld(line, point)
+        unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.about(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
@@ -162,7 +162,7 @@ class ThreadOperations(Generic[S]):
         a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError` if several ids start so.
         """
         point = await self._find(at)
-        return self._checkpoint(await self._engine.heads.head(self._line, point))
+        return self._checkpoint(await self._engine.step_info.head(self._line, point))
 
     @sync_and_async
     async def info(self) -> ThreadInfo:
@@ -187,7 +187,7 @@ class ThreadOperations(Generic[S]):
         line, codec = self._line, self._handle.codec
         before = validation.optional_name(before, "id of a checkpoint")
         limit = validation.optional_count(limit, "limit")
-        wanted = validation.mapping(metadata or {}, "metadata")
+        wanted = validation.require_mapping(metadata or {}, "metadata")
         packed = {key: codec.pack(value) for key, value in wanted.items()}
         labelled = None
         if label is not None:
@@ -207,7 +207,7 @@ class ThreadOperations(Generic[S]):
                 before = points[-1].id if len(rows) == page else ""
             else:
                 points, before = await search.points(line, before or "")
-            for head in await self._engine.heads.describe(line, points, rows):
+            for head in await self._engine.step_info.describe(line, points, rows):
                 checkpoint = self._checkpoint(head)
                 if labelled is not None and checkpoint.id not in labelled:
                     continue
@@ -244,7 +244,7 @@ class ThreadOperations(Generic[S]):
         if state is not None:
             if other is not None or b != "HEAD":
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
-            return await comparison.compare(engine, old, validation.mapping(state, "state"), large=large)
+            return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
         return await comparison.compare(engine, old, await comparison.spot(engine, line, b), large=large)
 
@@ -260,7 +260,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import blame, paths
 
-        start, limit = validation.count(start, "start"), validation.optional_count(limit, "limit")
+        start, limit = validation.require_count(start, "start"), validation.optional_count(limit, "limit")
         return await blame.blame(self._engine, self._line, paths.place(path), at, start=start, limit=limit)
 
     @sync_and_async
@@ -378,7 +378,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import merge
 
-        metadata = validation.mapping(metadata or {}, "metadata")
+        metadata = validation.require_mapping(metadata or {}, "metadata")
         head = await merge.merge(
             self._engine, self._own_line(), theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
         )
@@ -492,7 +492,7 @@ class ThreadOperations(Generic[S]):
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
         line = self._own_line()
-        packed = self._engine.recent(line).pack(validation.mapping(state, "state"))
+        packed = self._engine.pack_cache(line).pack(validation.require_mapping(state, "state"))
         return self._request(packed, fields, if_changed=if_changed)
 
     def _update_request(
@@ -507,18 +507,21 @@ class ThreadOperations(Generic[S]):
         return AppendRequest(self._line, state, **fields, if_changed=if_changed)
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        put = {validation.path(path): value for path, value in validation.mapping(changes, "set of changes").items()}
+        put = {
+            validation.require_path(path): value
+            for path, value in validation.require_mapping(changes, "set of changes").items()
+        }
         if isinstance(remove, tuple) and remove:
             raise InvalidError(
                 "a tuple is one path, and several may be removed",
                 where=repr(remove)[:80],
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
-        removed = [validation.path(path) for path in validation.several(remove, "path to remove")]
-        return self._engine.parts(self._line, put, removed)
+        removed = [validation.require_path(path) for path in validation.require_several(remove, "path to remove")]
+        return self._engine.edit_parts(self._line, put, removed)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
-        (head,) = await self._engine.rebaser.save(request)
+        (head,) = await self._engine.writer.save(request)
         return self._checkpoint(head)
 
     async def _merge_branch(self, saved: Checkpoint[S], on_conflict: OnConflict | None) -> Checkpoint[S]:
@@ -537,14 +540,14 @@ class ThreadOperations(Generic[S]):
 
     async def _read(self, point: StepRef, *, lazy: bool = False) -> Checkpoint[S]:
         line, engine = self._line, self._engine
-        head = await engine.lines.reading(line, point, partial(engine.heads.head, line))
+        head = await engine.lines.read_step(line, point, partial(engine.step_info.head, line))
         if lazy:
             from holdfast.store.lazy_state import AsyncLazyState, LazyState
 
-            part = engine.partial(line, point)
+            part = engine.state_reader(line, point)
             state: Any = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
         else:
-            state = await engine.lines.reading(line, point, partial(engine.state, line))
+            state = await engine.lines.read_step(line, point, partial(engine.state, line))
         return self._checkpoint(head, state)
 
     async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:

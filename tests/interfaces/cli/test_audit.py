@@ -33,7 +33,7 @@ def noted(hf: Hf, url: str) -> Hf:
 def alter(url: str) -> None:
     """Have a row of the audit name somebody else."""
     with holdfast.open(url) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         (rows,) = run(backend.read([Scan(EVENTS, ("", "␞agent:a"))]))
         columns = list(rows[0].columns)
         columns[2] = "agent:mallory"

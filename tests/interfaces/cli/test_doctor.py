@@ -28,7 +28,7 @@ def test_all_in_order(hf: Hf) -> None:
 
 def test_findings_end_with_6_and_show_the_remedy(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        run(store._engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
+        run(store._engine.context.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
     done = hf("doctor", "--quiet")
     assert done.code == 6
     assert len(done.lines) == 2

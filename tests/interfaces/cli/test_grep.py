@@ -99,7 +99,7 @@ def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
 
 def test_damage_is_told(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t2", 0, 0)])]))
         run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     result = hf("grep", "hello")

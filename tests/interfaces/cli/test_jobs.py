@@ -27,12 +27,12 @@ def make_due(url: str, *names: str) -> None:
     with holdfast.open(url) as store:
         for name in names:
             job = Jobs(store).get(name)
-            run(store._engine.ground.backend.apply([job.changed(due_ns=1).put()]))
+            run(store._engine.context.backend.apply([job.changed(due_ns=1).put()]))
 
 
 def damage(url: str, thread: str) -> None:
     with holdfast.open(url) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
         run(backend.apply([Put(STEPS, Row(rows[0].key, rows[0].columns, flipped(rows[0].body)))]))
 
@@ -116,11 +116,11 @@ def test_exit_codes_of_a_run(hf: Hf, url: str) -> None:
     hf("jobs", "add", "check", "verify")
     hf("jobs", "add", "room", "tidy")
     with holdfast.open(url) as store:
-        lease = Lease(store._engine.ground, Line("", ""), "job room")
-        run(lease.take())
+        lease = Lease(store._engine.context, Line("", ""), "job room")
+        run(lease.acquire())
         busy = hf("jobs", "run", "room")
         assert (busy.code, "error[under-way]" in busy.err) == (4, True)
-        run(lease.give_back())
+        run(lease.release())
     damage(url, "t2")
     found = hf("jobs", "run", "check")
     assert found.code == 6
@@ -166,7 +166,7 @@ def test_a_damaged_job_can_be_removed(hf: Hf, url: str) -> None:
     hf("jobs", "add", "a", "tidy")
     with holdfast.open(url) as store:
         job = Jobs(store).get("a")
-        run(store._engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
+        run(store._engine.context.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
     assert hf("jobs").code == 5
     assert hf("jobs", "remove", "a", "--yes").code == 0
     assert hf("jobs").code == 0

@@ -213,7 +213,7 @@ def test_holds(hf: Hf, url: str) -> None:
 
 def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        run(Lease(store._engine.ground, Line("", "t1"), "rewrite").take())
+        run(Lease(store._engine.context, Line("", "t1"), "rewrite").acquire())
     done = hf("prune", "--all", "--keep-last", "1", "--yes")
     assert (done.code, "under way" in done.err) == (4, True)
     assert hf("prune", "--all", "--keep-last", "1", "--yes", "--json").code == 4
@@ -221,7 +221,7 @@ def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
 
 def test_orphans(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        backend = store._engine.ground.backend
+        backend = store._engine.context.backend
         run(backend.apply([Put(NODES, Row(("", "t1", 99, b"node"), (), b"x" * 100))]))
         run(backend.apply([Put(NODES, Row(("", "gone", 1, b"node"), (), b"x" * 100))]))
     done = hf("prune", "--orphans", "--dry-run")

@@ -26,7 +26,7 @@ Run = Callable[..., kit.Result]
 def lose(url: str, *key: str | int) -> None:
     """Remove a step's row."""
     with holdfast.open(url) as store:
-        run(store._engine.ground.backend.apply([Delete(STEPS, ("", *key))]))
+        run(store._engine.context.backend.apply([Delete(STEPS, ("", *key))]))
 
 
 def test_a_sound_store(hf: Run) -> None:
@@ -96,7 +96,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
         store.copy_to(copy)
         truth = {each.thread: store.get(each.thread).state for each in store.threads()}
         for number in range(8):
-            run(store._engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
+            run(store._engine.context.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
     mending = "holdfast.maintenance.repair.repairer:_Run._thread"
     with kit.halted("repair", "--from", copy, "--yes", "--store", url, after=3, at=mending) as terminal:
         terminal.expect("halted")

@@ -413,7 +413,7 @@ def test_pruning(saver: Caller) -> None:
         for namespace in ("", "child"):
             saver.put(str(n), {"n": n}, parent=str(n - 1) if n > 1 else None, namespace=namespace)
     saver.put("1", thread="other")
-    saver.saver.store._engine.ground.cache.clear()
+    saver.saver.store._engine.context.cache.clear()
     run(saver.saver._engine.lines.set_ref(saver.saver._line(on("t")), "name", "best", "2"))
     run(saver.saver._engine.lines.set_ref(saver.saver._line(on("t")), "tag", "good", "3"))
     saver.call("prune", [])

@@ -158,7 +158,7 @@ def test_messages_that_all_have_seen_are_dropped(store: Store) -> None:
     assert [message.number for message in topic.read()] == [13, 14]
     assert values(topic.subscribe("new", start="start")) == [12, 13]
     # What was dropped is not begun again by one who still remembers it.
-    assert store_on(store._engine.ground.backend, Clock()).sharing.topic("news").publish("x").number == 15
+    assert store_on(store._engine.context.backend, Clock()).sharing.topic("news").publish("x").number == 15
     assert topic.publish("y").number == 16
 
 
@@ -212,7 +212,7 @@ def test_a_topic_can_be_deleted_and_begun_again(store: Store) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_writers_that_remember_different_links_agree(store: Store) -> None:
-    others = [store_on(store._engine.ground.backend, Clock()).sharing.topic("news") for _ in range(3)]
+    others = [store_on(store._engine.context.backend, Clock()).sharing.topic("news") for _ in range(3)]
     for number in range(30):
         assert others[number % 7 % 3].publish(number).number == number + 1
     assert [message.value for message in _all(others[0])] == list(range(30))
@@ -227,7 +227,7 @@ def _all(topic: Topic) -> list[Any]:
 
 @pytest.mark.usefixtures("short")
 def test_one_who_slept_while_all_it_knew_was_dropped(store: Store) -> None:
-    backend = store._engine.ground.backend
+    backend = store._engine.context.backend
     writer, reader = (store_on(backend, Clock()).sharing.topic("news") for _ in range(2))
     subscription = reader.subscribe("slow", start="start")
     assert writer.publish(0).number == reader.count() == 1

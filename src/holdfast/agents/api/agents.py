@@ -26,7 +26,7 @@ from holdfast.backends.interface import Change, Expect
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
-from holdfast.engine.guard import both_guards
+from holdfast.engine.guard import both_preconditions
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
@@ -105,7 +105,7 @@ class AgentsOperations:
         if isinstance(agent, AgentOperations) and not isinstance(agent, AgentBase):
             raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
-        given = None if configuration is None else dict(validation.mapping(configuration, "configuration"))
+        given = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
         return attach_object(agent, self, id, spec, given, policies)
 
     @sync_and_async
@@ -166,7 +166,7 @@ class AgentsOperations:
         line = AgentLine(self._handle, id)
         await line.allow("read")
         newest = await line.point()
-        count = validation.count(limit, "limit")
+        count = validation.require_count(limit, "limit")
         return await listing.list_steps(line, newest, validation.optional_name(before, "id"), count)
 
     @sync_and_async
@@ -217,12 +217,12 @@ class AgentsOperations:
             )
 
             async def require_unchanged(again: bool) -> list[Change]:
-                last = await handle.engine.lines.newest(line.line) if again else newest
+                last = await handle.engine.lines.latest_step(line.line) if again else newest
                 if last is None:
                     raise line.not_found_error()
                 return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
 
-            guards = both_guards(permit.guards, require_unchanged)
+            guards = both_preconditions(permit.guards, require_unchanged)
             await remove(handle.engine, [line.line], handle.guard.actor, guards)
             hooks.done(newest.depth + 1, newest.id)
 
@@ -327,10 +327,12 @@ class AgentsOperations:
         save (`since`, and before `until`); `after` is the id that the page follows. No states are read. An identity
         gets those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
-        first, last = (None if each is None else validation.moment(each) for each in (since, until))
-        entries = validation.mapping(metadata or {}, "metadata")
+        first, last = (None if each is None else validation.require_datetime(each) for each in (since, until))
+        entries = validation.require_mapping(metadata or {}, "metadata")
         conditions = AgentFilter(name, status, state, entries, first, last, pending)
-        return await listing.list_agents(self._handle, conditions, prefix, after, validation.count(limit, "limit"))
+        return await listing.list_agents(
+            self._handle, conditions, prefix, after, validation.require_count(limit, "limit")
+        )
 
 
 class Agents(SyncApi, AgentsOperations):

@@ -85,7 +85,7 @@ class ConversationOperations:
         returns one or the other. The replaced messages stay in the agent's history:
         `store.agents.messages(id, version=…)`.
         """
-        messages, keep = self._messages, validation.count(keep_last, "keep_last")
+        messages, keep = self._messages, validation.require_count(keep_last, "keep_last")
         end = max(0, len(messages) - keep)
         first = 1 if system and end and role_of((await messages.slice(0, 1, cache=False))[0]) == "system" else 0
         if end <= first:
@@ -134,7 +134,7 @@ class ConversationOperations:
     @sync_and_async
     async def last(self, count: int = 1) -> list[Any]:
         """Return the last `count` messages, or all if there are fewer."""
-        number = validation.count(count, "count")
+        number = validation.require_count(count, "count")
         return await self._messages.slice(-number, None) if number else []
 
     @sync_and_async
@@ -194,7 +194,7 @@ _PAGE = 64
 
 
 def _limit(limit: int | None, name: str) -> float:
-    return float("inf") if limit is None else validation.count(limit, name)
+    return float("inf") if limit is None else validation.require_count(limit, name)
 
 
 class Conversation(SyncApi, ConversationOperations):

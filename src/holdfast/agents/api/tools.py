@@ -90,7 +90,7 @@ class ToolsOperations:
     def declare(self, name: str, permissions: tuple[str, ...] | list[str] = (), description: str = "") -> Tool:
         """Declare a tool and the permissions that it needs. A tool that exists is changed, and keeps its statistics."""
         check_key(name, "name of a tool")
-        required = [check_key(each, "permission") for each in validation.names(permissions, "permissions")]
+        required = [check_key(each, "permission") for each in validation.require_names(permissions, "permissions")]
         with change_data(self._persister):
             declared = self._data.setdefault("declared", {})
             declared[name] = {**declared.get(name, {}), "permissions": required, "description": str(description)}

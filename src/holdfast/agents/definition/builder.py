@@ -44,9 +44,9 @@ def persistent(
             )
         builder = AgentBuilder(name or cls.__name__).schema(schema).policies(**policies)
         if fields is not None:
-            builder.fields(*validation.several(fields, "field"))
+            builder.fields(*validation.require_several(fields, "field"))
         if configuration is not None:
-            builder.configuration(*validation.several(configuration, "name of a configuration"))
+            builder.configuration(*validation.require_several(configuration, "name of a configuration"))
         if machine is not None:
             builder.machine(machine)
         builder.build(cls)

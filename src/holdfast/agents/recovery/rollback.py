@@ -115,7 +115,7 @@ async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     if isinstance(to, int):
         return await line.point(to), ""
     lines = line.handle.engine.lines
-    row = await lines.existing(line.line, to, None)
+    row = await lines.find_id(line.line, to, None)
     if row is not None:
         return StepRef.of(row), ""
     pages = TransitionPages(line, oldest_first=False, size=_PAGE)
@@ -140,7 +140,7 @@ async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRe
     point = await lines.find(line.line, change.begun or change.checkpoint)
     if change.begun:
         return point
-    head = await line.handle.engine.heads.head(line.line, point)
+    head = await line.handle.engine.step_info.head(line.line, point)
     if head.parent is None:
         raise NotFoundError("the step in that state was pruned", where=f"agent {line.id!r}", hint="Name another one")
     return await lines.find(line.line, head.parent)

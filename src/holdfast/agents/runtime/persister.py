@@ -34,7 +34,7 @@ from holdfast.engine.model.diff import diff
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
@@ -250,7 +250,7 @@ class AgentPersister:
         events = [*events, *hooks.events]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
-                await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
+                await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
             captured = self.tracker.capture() if background and self.tracker is not None else self.take()
             if if_changed and not captured.delta and self.point is not None:
                 self.statistics.add(unchanged=1)
@@ -404,7 +404,7 @@ class AgentPersister:
             key=line.id,
             value=value,
             actor=line.handle.guard.actor,
-            trace=trace_context.traced(),
+            trace=trace_context.current_or_new(),
             metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
         )
         if hooks.value is not value:
@@ -413,7 +413,7 @@ class AgentPersister:
 
     def _apply_hook_changes(self, before: Mapping[str, Any], after: Any) -> None:
         """Apply only what hooks changed, since the agent may have changed in the meantime."""
-        given = validation.mapping(after, "state of the agent, as a hook left it")
+        given = validation.require_mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
                 _apply_changes(getattr(self.data, name), before[name], given.get(name, {}))
@@ -475,7 +475,7 @@ class AgentPersister:
 
 def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
     """Change entries of a dict as those of another were changed. Returns whether any was."""
-    given = validation.mapping(after, "part of the state of the agent, as a hook left it")
+    given = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
     removed = [name for name in before if name not in given]
     new = {name: each for name, each in given.items() if name not in before or each != before[name]}
     for name in removed:

@@ -18,8 +18,8 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
-from holdfast.engine.events import DIGEST, Event, digest, rows, told
-from holdfast.engine.guard import Action, Guards, Permit, both_guards
+from holdfast.engine.events import DIGEST, Event, digest, event_contents, rows
+from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
@@ -90,7 +90,7 @@ class AgentLine:
 
     async def newest(self) -> StepRef | None:
         """Return the last step; None if the agent was never saved."""
-        tip = await self.handle.engine.lines.fresh(self.line)
+        tip = await self.handle.engine.lines.revalidate_tip(self.line)
         return None if tip is None else tip.point
 
     async def point(self, version: int | None = None) -> StepRef:
@@ -121,13 +121,13 @@ class AgentLine:
             return False
         engine = self.handle.engine
         position = BranchGraph(await engine.lines.branches(self.line)).along(newest.branch, old.depth)
-        (rows,) = await engine.ground.backend.read([Get(STEPS, [(*self.line, *position)])])
+        (rows,) = await engine.context.backend.read([Get(STEPS, [(*self.line, *position)])])
         return bool(rows) and StepRef.of(rows[0]).hash == old.hash
 
     async def at(self, at: str | datetime) -> StepRef:
         """Return the last step at a time, or the step of a revision, such as its id. Raises `NotFoundError`."""
         await self.point()
-        text = at if isinstance(at, str) else f"HEAD@{{{validation.moment(at).isoformat()}}}"
+        text = at if isinstance(at, str) else f"HEAD@{{{validation.require_datetime(at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
         except NotFoundError as error:
@@ -140,7 +140,7 @@ class AgentLine:
 
     async def channels(self, point: StepRef) -> dict[bytes, Packed]:
         """Return the packed channels of a step, except the conversation."""
-        state = self.handle.engine.partial(self.line, point)
+        state = self.handle.engine.state_reader(self.line, point)
         return {pack_name(name): await state.packed((name,)) for name in await state.names() if name != CONVERSATION}
 
     async def record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
@@ -148,13 +148,13 @@ class AgentLine:
         cannot be read."""
         engine = self.handle.engine
         state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
-        head = await engine.heads.head(self.line, point)
+        head = await engine.step_info.head(self.line, point)
         notes: Mapping[str, Any] = self.handle.codec.unpack(head.header.metadata)
         return build_record(self.id, state, point.depth + 1, to_datetime(point.time), point.id, notes)
 
     async def messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return messages of the conversation at a step."""
-        state = self.handle.engine.partial(self.line, point)
+        state = self.handle.engine.state_reader(self.line, point)
         if CONVERSATION not in await state.names():
             return []
         return await state.slice((CONVERSATION,), start, stop)
@@ -187,8 +187,8 @@ class AgentLine:
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
         newest; or an older one, on a branch of its own, if the newest is to be passed over."""
-        trace, actor = trace_context.traced(), self.handle.guard.actor
-        event_rows = told(self.handle.now(), trace, events)
+        trace, actor = trace_context.current_or_new(), self.handle.guard.actor
+        event_rows = event_contents(self.handle.now(), trace, events)
         metadata = {**summary, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
         metadata |= {"cause": trace.cause} if trace.cause else {}
         metadata |= {DIGEST: digest(event_rows)} if event_rows else {}
@@ -209,21 +209,21 @@ class AgentLine:
             kind=kind,
             metadata=self.handle.codec.pack(metadata),
             readable=readable(self.handle.codec, metadata),
-            riders=attach_events,
-            guards=both_guards(permit.guards, self._require_newest(instead_of or parent, instead_of)),
-            opens="" if instead_of is None else f"after-{instead_of.id}",
+            attached_changes=attach_events,
+            preconditions=both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of)),
+            new_branch="" if instead_of is None else f"after-{instead_of.id}",
         )
 
-    def _require_newest(self, point: StepRef | None, passed: StepRef | None) -> Guards:
+    def _require_newest(self, point: StepRef | None, passed: StepRef | None) -> Preconditions:
         """Return the condition that a step is still the newest. The cached tip of the line is trusted at first, and the
         store is read only if it differs."""
 
         async def check(again: bool) -> list[Change]:
             lines = self.handle.engine.lines
-            tip = None if again else lines.known(self.line)
-            newest = tip.point if tip is not None else await lines.newest(self.line)
+            tip = None if again else lines.cached_tip(self.line)
+            newest = tip.point if tip is not None else await lines.latest_step(self.line)
             if (newest and newest.id) != (point and point.id):
-                newest = await lines.newest(self.line)
+                newest = await lines.latest_step(self.line)
             if (newest and newest.id) != (point and point.id):
                 raise self.conflict_error()
             # The new step itself occupies the position after its parent; nothing may follow one that is passed over.
@@ -234,7 +234,7 @@ class AgentLine:
     async def save(self, *requests: AppendRequest) -> list[StepRef]:
         """Append steps, all or none. Raises `ConflictError` if another step follows the parent of one of them."""
         try:
-            heads = await self.handle.engine.rebaser.save(*requests)
+            heads = await self.handle.engine.writer.save(*requests)
         except (ConflictError, NotFoundError) as error:
             raise self.conflict_error() from error
         return [head.point for head in heads]

@@ -69,12 +69,12 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         key=line.id,
         value={name: state[name] for name in _HOOK_CHANNELS},
         actor=line.handle.guard.actor,
-        trace=trace_context.traced(),
+        trace=trace_context.current_or_new(),
         metadata={"class": record.kind, "status": record.status, "state": record.state},
     )
-    given = validation.mapping(hooks.value, "state of the agent, as a hook left it")
+    given = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
     parts = {
-        name: validation.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it")
+        name: validation.require_mapping(given.get(name, {}), f"{name} of the agent, as a hook left it")
         for name in _HOOK_CHANNELS
     }
     packed = pack_state(codec, state | parts)

@@ -105,7 +105,7 @@ async def list_agents(
     first, stop = PREFIX + max(prefix, after + "\0" if after else ""), PREFIX + prefix + _LAST_CHARACTER
     agents: list[AgentInfo] = []
     page = max(limit, _MIN_PAGE)
-    backend = handle.engine.ground.backend
+    backend = handle.engine.context.backend
     while len(agents) < limit:
         (rows,) = await backend.read([Scan(LINES, (handle.tenant,), (first,), (stop,), limit=page)])
         by_scope = {Scope.of(agent=id): row for row in rows if (id := agent_id(Line(*map(str, row.key)))) is not None}
@@ -132,7 +132,7 @@ async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> Agent
     if summary.get(LARGE):
         line = AgentLine(handle, id)
         try:
-            metadata = handle.codec.to_plain(await handle.engine.partial(line.line, point).value(("metadata",)))
+            metadata = handle.codec.to_plain(await handle.engine.state_reader(line.line, point).value(("metadata",)))
         except CorruptError:
             metadata, damaged = {}, True
     return AgentInfo(

@@ -105,7 +105,7 @@ class TransitionPages:
             return []
         prefix, size = tuple(self._line.line), self._size
         query = Scan(EVENTS, prefix, start=self._start, stop=self._stop, reverse=not self._oldest_first, limit=size)
-        (rows,) = await self._line.handle.engine.ground.backend.read([query])
+        (rows,) = await self._line.handle.engine.context.backend.read([query])
         self._more, self._size = len(rows) == size, _PAGE
         if rows:
             last = (str(rows[-1].key[2]), int(rows[-1].key[3]))
@@ -136,7 +136,7 @@ def read_row(line: AgentLine, row: Row) -> TransitionRecord:
     time, kind, actor, action, _, outcome, correlation, cause, duration = row.columns
     detail: Mapping[str, Any] = {}
     if row.body:
-        packed = open_event(line.line, id, number, row.body, line.handle.engine.ground.max_bytes)
+        packed = open_event(line.line, id, number, row.body, line.handle.engine.context.max_bytes)
         detail = line.handle.codec.unpack(packed)
     record_kind: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
     return TransitionRecord(

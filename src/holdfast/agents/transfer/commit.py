@@ -66,7 +66,7 @@ async def _saved_messages(giver: AgentPersister, count: int) -> list[bytes]:
     """Return the packed messages that are saved, byte for byte."""
     line, point = giver.line, giver.point
     assert point is not None  # noqa: S101 - something is saved
-    packed = await line.handle.engine.partial(line.line, point).packed((CONVERSATION,))
+    packed = await line.handle.engine.state_reader(line.line, point).packed((CONVERSATION,))
     return (as_items(packed) or [])[:count]
 
 

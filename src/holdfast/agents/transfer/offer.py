@@ -76,7 +76,7 @@ def transfer_event(persister: AgentPersister, offer: Offer, phase: Phase, error:
         "ok" if not error else "denied" if phase == "refused" else "error",
         duration,
         persister.line.handle.codec.pack(detail),
-        trace=trace_context.traced()._replace(correlation=offer.id),
+        trace=trace_context.current_or_new()._replace(correlation=offer.id),
     )
 
 
@@ -94,12 +94,12 @@ def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, h
 
 async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
     """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
-    count = validation.count(limit, "limit")
+    count = validation.require_count(limit, "limit")
     transfers: dict[str, Transfer] = {}
     stop: tuple[Any, ...] = ()
     while len(transfers) < count:
         query = Scan(EVENTS, tuple(line.line), stop=stop, reverse=True, limit=_PAGE)
-        (rows,) = await line.handle.engine.ground.backend.read([query])
+        (rows,) = await line.handle.engine.context.backend.read([query])
         for row in rows:
             if row.columns[1] == TRANSFER and str(row.columns[3]) in _PHASES:
                 transfer = _read_row(line, row)
@@ -114,7 +114,7 @@ async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
 def _read_row(line: AgentLine, row: Row) -> Transfer:
     id, number = str(row.key[2]), int(row.key[3])
     time, _, actor, action, _, _, correlation, _, _ = row.columns
-    packed = open_event(line.line, id, number, row.body, line.handle.engine.ground.max_bytes)
+    packed = open_event(line.line, id, number, row.body, line.handle.engine.context.max_bytes)
     detail: Mapping[str, Any] = line.handle.codec.unpack(packed)
     return Transfer(
         str(correlation),

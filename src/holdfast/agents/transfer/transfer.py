@@ -25,7 +25,7 @@ from holdfast.agents.transfer.commit import commit_transfer, is_under_way
 from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, transfer_event, transfer_recovery_event
 from holdfast.engine import validation
 from holdfast.engine.events import Event
-from holdfast.engine.rng import chance
+from holdfast.engine.rng import rng
 from holdfast.errors import (
     ConflictError,
     DeniedError,
@@ -61,7 +61,7 @@ async def transfer(
     `context` is added to the context of the giver. A receiver that is given by its id is restored to be asked; with
     `accept`, it is not asked.
     """
-    extra_context = dict(validation.mapping(context or {}, "context"))
+    extra_context = dict(validation.require_mapping(context or {}, "context"))
     if any(type(key) is not str for key in extra_context):
         raise InvalidError("the keys of a context are strings", where=repr(list(extra_context))[:80])
     giver.line.handle.codec.pack(extra_context)  # raises an error with the path of a value that cannot be stored
@@ -75,7 +75,7 @@ async def transfer(
         raise InvalidError("both agents must be in the same store", where=f"agent {target!r}")
     live = [giver, to] if isinstance(to, AgentPersister) else [giver]
     async with _exclusive(live):
-        run = TransferRun(giver, f"{chance.getrandbits(64):016x}", extra_context, str(reason), restore, accept=accept)
+        run = TransferRun(giver, f"{rng.getrandbits(64):016x}", extra_context, str(reason), restore, accept=accept)
         return await run.start(to if isinstance(to, AgentPersister) else target)
 
 

@@ -36,7 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_sound
+from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_intact
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
@@ -100,8 +100,8 @@ class StoreCopier:
     """Copies lines from one store to another."""
 
     def __init__(self, source: Engine, target: Engine, tell: Tell | None = None) -> None:
-        self._source = source.ground.backend
-        self._target = target.ground.backend
+        self._source = source.context.backend
+        self._target = target.context.backend
         self._engine = target
         self._tell = tell
         self._only: Sequence[Line] | None = None
@@ -254,7 +254,7 @@ class StoreCopier:
         finally:
             self._rows += writer.rows
             self._bytes += writer.bytes
-            self._engine.ground.cache.forget(line)
+            self._engine.context.cache.drop_all(line)
         self._written.add(line)
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
@@ -270,7 +270,7 @@ class StoreCopier:
             if len(found) < len(keys):
                 raise _ConcurrentChange
             for row in found:
-                if not is_sound(space, row):
+                if not is_intact(space, row):
                     raise CorruptError(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
                 if row.columns != ours[row.key]:
                     raise _ConcurrentChange
@@ -287,7 +287,7 @@ class StoreCopier:
         changing: list[Line] = []
         for number, line in enumerate(lines, 1):
             if await self._is_identical(line):
-                raise_problems(line, await verify(self._engine.ground, line), self._target.url)
+                raise_problems(line, await verify(self._engine.context, line), self._target.url)
                 await self._engine.projector.follow(line)  # a copy that was killed may not have done it
                 await self._engine.indexer.follow(line)
             else:
@@ -330,7 +330,7 @@ async def copy_to_url(
         options = {"tenant": tenant, **options}
     backend = await kind.open(url, **options)
     try:
-        context = EngineContext(backend, codec=source.ground.codec, project=backend.capabilities.projected)
+        context = EngineContext(backend, codec=source.context.codec, project=backend.capabilities.projected)
         return await StoreCopier(source, Engine(context), tell).copy(tenant, only)
     finally:
         await backend.close()

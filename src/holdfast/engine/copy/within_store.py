@@ -33,15 +33,15 @@ class LineCopier:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lines = engine.lines
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `ConflictError` if there is a line of such a name already."""
-        leases = {new: Lease(self._engine.ground, new, "copy") for new in names.values()}
+        leases = {new: Lease(self._engine.context, new, "copy") for new in names.values()}
         async with AsyncExitStack() as stack:  # releases all of them, even if one fails
             for lease in leases.values():
-                stack.push_async_callback(lease.give_back)
-                await lease.take()
+                stack.push_async_callback(lease.release)
+                await lease.acquire()
             for _ in range(_ATTEMPTS):
                 if await self._copy_all(names, leases):
                     for new in names.values():
@@ -55,7 +55,7 @@ class LineCopier:
         changes: list[Change] = [lease.end() for lease in leases.values()]
         for old, new in names.items():
             info = await self._lines.info(old)
-            conditions.append(self._lines.unchanged(old, info))
+            conditions.append(self._lines.line_unchanged(old, info))
             new_info = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
             changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
         return await self._backend.apply([*conditions, *changes]) is None
@@ -91,7 +91,7 @@ class LineCopier:
             raise ConflictError(
                 "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
             )
-        await lease.show_life()
+        await lease.renew_if_due()
 
     async def _pages(self, space: Table, line: Line) -> AsyncIterator[list[Row]]:
         start: Key = ()
@@ -104,7 +104,7 @@ class LineCopier:
             start = rows[-1].key[2:]
 
     def _rename(self, space: Table, row: Row, new: Line) -> Row:
-        return renamed(space, row, new, self._engine.ground.max_bytes)
+        return renamed(space, row, new, self._engine.context.max_bytes)
 
 
 def renamed(space: Table, row: Row, new: Line, max_bytes: int) -> Row:

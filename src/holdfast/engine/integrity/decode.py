@@ -110,7 +110,7 @@ class LineDecoder:
             return True
         # Another release may have folded in another way.
         computed, stored = [
-            await self._states.resolved(self._line, await self._states.whole(self._line, each))
+            await self._states.resolve_pointers(self._line, await self._states.whole(self._line, each))
             for each in (before, folded)
         ]
         return flatten(computed) == flatten(stored)
@@ -118,7 +118,7 @@ class LineDecoder:
     async def _read(self, folded: LoadedState) -> bool:
         """Decode a folded state that cannot be compared: the steps before it were removed."""
         packed = await self._states.whole(self._line, folded)
-        unpack_state(self._context.codec, await self._states.resolved(self._line, packed))
+        unpack_state(self._context.codec, await self._states.resolve_pointers(self._line, packed))
         return True
 
     async def _end(self, point: StepRef, loaded: LoadedState | None) -> None:
@@ -148,7 +148,7 @@ class LineDecoder:
             for packed in _values(step.edit):
                 value = packed
                 if is_pointer(packed):
-                    value = (await self._states.large(self._line, [packed]))[packed]
+                    value = (await self._states.load_large(self._line, [packed]))[packed]
                 codec.unpack(value)
         except _UNDECODABLE as error:
             self._add(point, str(error))

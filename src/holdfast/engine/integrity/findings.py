@@ -100,7 +100,7 @@ _NOTICES = frozenset(
 _REMAKEABLE = frozenset({FindingCode.STALE_ROWS, FindingCode.STALE_WORDS})
 
 
-def weight_of(code: FindingCode) -> Severity:
+def severity_of(code: FindingCode) -> Severity:
     """Return how serious findings of a code are."""
     if code in _NOTICES:
         return Severity.NOTICE
@@ -117,7 +117,7 @@ class Finding:
     """
 
     code: FindingCode
-    what: str
+    message: str
     tenant: str = ""
     thread: str = ""
     checkpoint: str = ""
@@ -129,18 +129,18 @@ class Finding:
     affected_count: int = 0
 
     @property
-    def weight(self) -> Severity:
+    def severity(self) -> Severity:
         """Return how serious it is."""
-        return weight_of(self.code)
+        return severity_of(self.code)
 
     @property
     def same(self) -> tuple[Any, ...]:
         """Return what identifies the finding when it is found again."""
-        return (self.code, self.thread, self.space, self.key, self.place, self.what)
+        return (self.code, self.thread, self.space, self.key, self.place, self.message)
 
     def plain(self) -> dict[str, Any]:
         """Return the finding for JSON."""
-        plain: dict[str, Any] = {"code": self.code.value, "weight": self.weight.value, "what": self.what}
+        plain: dict[str, Any] = {"code": self.code.value, "weight": self.severity.value, "what": self.message}
         named = {"tenant": self.tenant, "thread": self.thread, "checkpoint": self.checkpoint}
         named |= {"space": self.space, "column": self.column}
 
@@ -159,7 +159,7 @@ class Finding:
             where.append(f"checkpoint {self.checkpoint}")
         if self.place is not None:
             where.append(f"branch {self.place[0]}, number {self.place[1]}")
-        text = f"{self.code.value}: {self.what}" + (f" ({', '.join(where)})" if where else "")
+        text = f"{self.code.value}: {self.message}" + (f" ({', '.join(where)})" if where else "")
         return text + (f"; {self.affected_count} checkpoints cannot be read" if self.affected_count else "")
 
 

@@ -145,7 +145,7 @@ class PartCheck:
                     self.check.marks.folds.setdefault(place, []).extend(found)
         self.check.needed.update(pointer for id in visited for pointer in self._pointers.get(id, ()))
         for id in self._bad_nodes.keys() - visited:
-            self._bad_nodes[id].what += "; no folded state needs it"
+            self._bad_nodes[id].message += "; no folded state needs it"
         unused = len(self._below.keys() - visited)
         if unused:
             what = f"{unused} nodes are part of no folded state"

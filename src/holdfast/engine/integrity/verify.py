@@ -119,7 +119,7 @@ async def _record_affected(check: LineCheck) -> None:
 
 def raise_problems(line: Line, found: LineReport, at: str) -> None:
     """Raise `CorruptError` if there is damage."""
-    problems = [each for each in found.findings if each.weight is Severity.DAMAGE]
+    problems = [each for each in found.findings if each.severity is Severity.DAMAGE]
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise CorruptError(

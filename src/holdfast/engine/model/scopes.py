@@ -111,7 +111,7 @@ class Scope(NamedTuple):
             return None
         return scope if scope.line == name else None
 
-    def holds(self, other: Scope) -> bool:
+    def contains(self, other: Scope) -> bool:
         """Return whether the other scope is this one, or lies in it."""
         return other.parts[: len(self.parts)] == self.parts
 

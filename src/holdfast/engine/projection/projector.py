@@ -476,7 +476,7 @@ class Projector:
 
     async def is_complete(self, line: Line) -> bool:
         """Return whether a thread's rows show its latest checkpoint."""
-        point = await self._lines.newest(line)
+        point = await self._lines.latest_step(line)
         (heads,) = await self._backend.read([Get(AGENT_STATES, [tuple(line)])])
         if point is None or not heads:
             return point is None and not heads
@@ -503,12 +503,12 @@ class Projector:
         missing = 0
         for _ in range(_ATTEMPTS):
             self.forget(line)
-            tip = await self._lines.look(line)
+            tip = await self._lines.load_tip(line)
             try:
                 if tip is None or await self._build(line, tip.info):
                     return
             except MissingNode:
-                self._context.cache.forget(line)  # it was rewritten meanwhile, or the node will be missing again
+                self._context.cache.drop_all(line)  # it was rewritten meanwhile, or the node will be missing again
                 missing += 1
                 if missing > _PATIENCE:
                     raise
@@ -519,7 +519,7 @@ class Projector:
     async def _build(self, line: Line, info: LineInfo) -> bool:
         names = {each.branch: each.name for each in await self._lines.branches(line)}
         thread = ProjectedThread(None, NO_CHANNELS, info.version, names)
-        unchanged = self._lines.unchanged(line, info)
+        unchanged = self._lines.line_unchanged(line, info)
         ids: set[str] = set()
         start: Key = ("\0",)  # after the stubs of pruned steps
         while True:
@@ -571,7 +571,7 @@ class Projector:
     async def _show_stored(self, rows: RowChanges, info: LineInfo, thread: ProjectedThread, row: Row) -> None:
         """Write the state of a stored step."""
         point, step = StepRef.of(row), open_step(rows.line, row, self._context.max_bytes)
-        loaded = await self._states.hold(rows.line, point)
+        loaded = await self._states.get(rows.line, point)
         if loaded.form not in (0, info.form):
             loaded = await self._states.load(rows.line, point)
         parent = await self._parent(rows.line, step, {})

@@ -77,7 +77,7 @@ class RewriteProgress:
         """The last remaining step of each branch, as it was and as it will be."""
         self._changed: dict[tuple[int, int], Row] = {}
 
-    def goes(self, point: StepRef) -> bool:
+    def is_removed(self, point: StepRef) -> bool:
         """Return whether a step is removed, or reduced to a stub."""
         return point.pruned or point[:2] in self.dropped
 
@@ -135,7 +135,7 @@ class RewriteProgress:
         """Return how many bytes the remaining steps take, with their nodes and large values."""
         return sum(self._sizes.values())
 
-    def switched(self) -> list[Change]:
+    def switch_changes(self) -> list[Change]:
         """Return the changes that make the new form the current one."""
         changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
         steps = dict(self._changed)
@@ -156,7 +156,7 @@ class RewriteProgress:
                     steps[old[:2]] = row
             stubs = 0
             for number, points in self.known.items():
-                for point in filter(self.goes, points):
+                for point in filter(self.is_removed, points):
                     if point.seq >= lengths[number]:
                         changes.append(Delete(STEPS, (*self.line, number, point.seq)))
                         continue

@@ -106,7 +106,7 @@ class Rewriter:
         """Rewrite a line, and return what that freed."""
         return await self._rewrite(line, choose, measure=True)
 
-    async def rehearse(self, line: Line, choose: Choose) -> RewriteResult:
+    async def dry_run(self, line: Line, choose: Choose) -> RewriteResult:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
@@ -124,7 +124,7 @@ class Rewriter:
     async def _rewrite(self, line: Line, choose: Choose | None, *, measure: bool) -> RewriteResult:
         lease = Lease(self._context, line, "rewrite")
         try:
-            await lease.take()
+            await lease.acquire()
             left = SizeBalance()
             if measure:
                 left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
@@ -132,15 +132,15 @@ class Rewriter:
                 try:
                     outcome = await self._attempt(line, lease, choose, measure=measure)
                     if outcome is not None:
-                        self._context.cache.forget(line)
+                        self._context.cache.drop_all(line)
                         await self._projector.follow(line)
                         return outcome._replace(freed=outcome.freed.plus(left))
                 except _ConcurrentChange:
                     await self._lines.info(line)  # raises if the line was deleted
-                await lease.show_life()
+                await lease.renew_if_due()
             raise _keeps_changing(line)
         finally:
-            await lease.give_back()
+            await lease.release()
 
     async def _attempt(
         self, line: Line, lease: Lease | None, choose: Choose | None, *, measure: bool
@@ -158,7 +158,7 @@ class Rewriter:
             if not plan.dropped:
                 return await self._apply_only(line, info, lease, plan.changes)
             conditions = await require_no_hold(self._backend, [line])
-            carried = await self._deltas.carried(line, points, branches, plan.dropped)
+            carried = await self._deltas.carry_over(line, points, branches, plan.dropped)
             plan = plan._replace(changes=[*plan.changes, *carried])
         merges = await self._merges(line, points or (), plan.dropped)
         progress = RewriteProgress(line, info, branches, plan.dropped, points, plan.closed, merges)
@@ -197,7 +197,7 @@ class Rewriter:
                     return None
             fixed_conditions = [
                 lease.condition(),
-                self._lines.unchanged(line, info),
+                self._lines.line_unchanged(line, info),
                 Expect(BRANCHES, (*line, progress.branches[-1].branch + 1), None),
                 *conditions,
             ]
@@ -208,7 +208,7 @@ class Rewriter:
             if failed is None:
                 break
             if failed < len(fixed_conditions):  # the lease was lost, or the line changed in more than its newest steps
-                if not await lease.is_held():
+                if not await lease.is_valid():
                     raise await self._lease_lost(line)
                 return None
         await self._sweep(line, progress.fresh, lease)
@@ -238,7 +238,7 @@ class Rewriter:
 
     async def _changes(self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan) -> list[Change]:
         """Return the changes that switch to the new form."""
-        switched = progress.switched()
+        switched = progress.switch_changes()
         removed = [] if removal is None else await removal.changes(progress, switched)
         return [*removed, *switched, *plan.changes]
 
@@ -256,7 +256,10 @@ class Rewriter:
     ) -> RewriteResult | None:
         """Apply the other changes of a plan; no step is removed."""
         freed = await balance(self._backend, changes)
-        if lease is not None and await self._backend.apply([self._lines.unchanged(line, info), *changes]) is not None:
+        if (
+            lease is not None
+            and await self._backend.apply([self._lines.line_unchanged(line, info), *changes]) is not None
+        ):
             return None
         return RewriteResult(freed, (await self._lines.summary(line)).size)
 
@@ -276,7 +279,7 @@ class Rewriter:
         """
         number = branch.branch
         if number not in progress.done:
-            for is_removed, points in groupby(progress.known.get(number, ()), progress.goes):
+            for is_removed, points in groupby(progress.known.get(number, ()), progress.is_removed):
                 if is_removed:
                     for point in points:
                         progress.drop(point)
@@ -318,7 +321,7 @@ class Rewriter:
         progress.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
             # Its parent is removed. All of its state is stored, with the origins.
-            loaded = await self._states.hold(line, point)
+            loaded = await self._states.get(line, point)
             if loaded.form not in (0, progress.info.form):
                 loaded = await self._states.load(line, point)
             tree = await self._states.tree(line, loaded)
@@ -355,12 +358,12 @@ class Rewriter:
         if lease is not None:
             changes = [*(Ensure(NODES, each) for each in node_rows), *(Ensure(OBJECTS, each) for each in value_rows)]
             for batch in _batches(changes):
-                conditions = [lease.condition(), self._lines.unchanged(line, progress.info)]
+                conditions = [lease.condition(), self._lines.line_unchanged(line, progress.info)]
                 if await self._backend.apply([*conditions, *batch]) is not None:
-                    if not await lease.is_held():
+                    if not await lease.is_valid():
                         raise await self._lease_lost(line)
                     raise _ConcurrentChange
-                await lease.show_life()
+                await lease.renew_if_due()
         fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh.form, root)
         progress.folds.append(fold)
         unsaved: Mapping[bytes, bytes] = {} if progress.scratch is None else progress.scratch
@@ -369,7 +372,7 @@ class Rewriter:
 
     async def _sweep(self, line: Line, info: LineInfo, lease: Lease) -> None:
         """Remove the nodes of the previous form, and those of a failed rewrite."""
-        conditions = [lease.condition(), self._lines.unchanged(line, info)]
+        conditions = [lease.condition(), self._lines.line_unchanged(line, info)]
         # If it is refused, the current owner of the lease will do it.
         await self._backend.apply([*conditions, *_leftovers(line, info)])
 

@@ -44,7 +44,7 @@ from holdfast.engine.text_index.extract import (
 from holdfast.engine.text_index.tokenize import LONGEST, words_of
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
-MOST = 20_000
+MAX_WORDS = 20_000
 """The largest number of words of a step that are indexed."""
 
 _MAX_BYTES = 400_000
@@ -130,11 +130,11 @@ class TextIndexer:
         enough to be stored as a whole."""
         before: dict[bytes, Packed] = {}
         if parent is not None and (keys := replaced(step.edit)):
-            view = DisplayReader(self._states, line, await self._states.hold(line, parent))
+            view = DisplayReader(self._states, line, await self._states.get(line, parent))
             olds = {key: await view.find(key) for key in keys}
             before = {key: old for key, old in olds.items() if old is not None}
         channels = {*edited_texts(step.edit), *edited_items(step.edit)}
-        loaded = await self._states.hold(line, point) if channels else LoadedState(EMPTY, 0)
+        loaded = await self._states.get(line, point) if channels else LoadedState(EMPTY, 0)
         return await self._texts(line, step.edit, loaded, channels, before)
 
     async def _parent(self, line: Line, step: Step, gone: Set[tuple[int, int]]) -> StepRef | None:
@@ -155,7 +155,7 @@ class TextIndexer:
         return await self._texts(line, edit, loaded, {*edited_texts(edit), *edited_items(edit)}, old)
 
     async def _last_remaining(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> StepRef | None:
-        layout = await self._lines.layout(line)
+        layout = await self._lines.branch_graph(line)
         for stretch in layout.stretches(Position(point.branch, point.seq)):
             stop = stretch.seq if stretch.branch == point.branch else stretch.seq + 1
             while stop > 0:
@@ -177,7 +177,7 @@ class TextIndexer:
     ) -> list[ExtractedText]:
         """Return the text that an edit adds, given the state after it, and the channels of it to read."""
         view, values = DisplayReader(self._states, line, loaded), dict(loaded.fresh)
-        values.update(await self._states.large(line, {each for each in pointers(edit) if each not in values}))
+        values.update(await self._states.load_large(line, {each for each in pointers(edit) if each not in values}))
         after = {key: await view.value(key) for key in channels}
 
         async def extract(load: LoadLarge) -> list[ExtractedText]:
@@ -274,7 +274,7 @@ class TextIndexer:
         """Return all threads, the one that was changed last at the end: stores return first what was added last."""
         by_age: list[tuple[int, Line]] = []
         after = ""
-        while some := await self._lines.listing(tenant, "", after, _PAGE):
+        while some := await self._lines.list_threads(tenant, "", after, _PAGE):
             by_age += ((each.updated, each.line) for each in some)
             after = some[-1].line.name
         return [line for _, line in sorted(by_age)]
@@ -292,13 +292,13 @@ class TextIndexer:
         """
         indexed = rewrites = 0
         for _ in range(_ATTEMPTS):
-            tip = await self._lines.look(line) if is_thread(line.name) else None
+            tip = await self._lines.load_tip(line) if is_thread(line.name) else None
             if tip is None:
                 return indexed
             try:
                 count, whole = await self._build(line, tip.info, renew=renew, tell=tell)
             except MissingNode:
-                self._context.cache.forget(line)  # it was rewritten meanwhile, or the node will be missing again
+                self._context.cache.drop_all(line)  # it was rewritten meanwhile, or the node will be missing again
                 rewrites += 1
                 if rewrites > 10:
                     raise
@@ -317,7 +317,7 @@ class TextIndexer:
         missing, stale = await self._compare(line)
         if not missing and not stale:
             return 0, True
-        first = self._lines.renewed(line, info) if renew else [self._lines.unchanged(line, info)]
+        first = self._lines.new_version(line, info) if renew else [self._lines.line_unchanged(line, info)]
         if await self._backend.apply([*first, *(Delete(WORDS, key) for key in stale)]) is not None:
             return 0, False
         info = info._replace(version=info.version + renew)
@@ -339,7 +339,7 @@ class TextIndexer:
                 except CorruptError:
                     continue  # what cannot be read cannot be found either
                 changes.append(Put(WORDS, _row(line, point, brought)))
-            if await self._backend.apply([self._lines.unchanged(line, info), *changes]) is not None:
+            if await self._backend.apply([self._lines.line_unchanged(line, info), *changes]) is not None:
                 return indexed, False
             indexed += len(changes)
         return indexed, True
@@ -373,11 +373,11 @@ class TextIndexer:
 def step_words(extracted: Iterable[ExtractedText]) -> set[str]:
     """Return the words of a step as they are indexed."""
     words = words_of(each.text for each in extracted)
-    if len(words) <= MOST and sum(map(len, words)) * 4 <= _MAX_BYTES:
+    if len(words) <= MAX_WORDS and sum(map(len, words)) * 4 <= _MAX_BYTES:
         return words
     kept: set[str] = set()
     capacity = _MAX_BYTES
-    for word in sorted(words)[:MOST]:
+    for word in sorted(words)[:MAX_WORDS]:
         capacity -= len(word.encode()) + 1
         if capacity < 0:
             break

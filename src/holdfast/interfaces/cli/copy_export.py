@@ -138,7 +138,7 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
 
     store = session.open(write=not dry_run)
     lines = run(store._engine.lines.of_threads(store.tenant, threads))
-    run(require_no_hold(store._engine.ground.backend, lines))
+    run(require_no_hold(store._engine.context.backend, lines))
     names = [line.name for line in lines]
     steps, taken = _measured(store, names)
     if not dry_run:

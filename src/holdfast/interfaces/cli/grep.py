@@ -133,7 +133,7 @@ class _Search:
                 f"{plural(self._unreadable, 'checkpoint')} could not be read and may match; see holdfast verify"
             )
         asks_text = any(isinstance(each, TextTerm) for each in walk(parse(self._query)))
-        if self._scanned and asks_text and self._store._engine.ground.backend.capabilities.words:
+        if self._scanned and asks_text and self._store._engine.context.backend.capabilities.words:
             self._session.note(
                 f"Looked at {plural(self._looked, 'checkpoint')}, without an index. To have one: holdfast grep --index"
             )

@@ -314,7 +314,7 @@ class LogWriter:
         }
         if step is None:
             return {**record, "damage": visit.damage}
-        codec = self._history.store._engine.ground.codec
+        codec = self._history.store._engine.context.codec
         record |= {"metadata": codec.unpack(step.header.metadata), "changed": changed(step)}
         if self._options.patch:
             try:

@@ -47,7 +47,7 @@ def stats(session: CliContext) -> None:
                     sums.largest, sums.largest_bytes = thread.thread, thread.bytes
             after = page[-1].thread
             tell(sums.threads, figures.threads, "threads")
-    capabilities = store._engine.ground.backend.capabilities
+    capabilities = store._engine.context.backend.capabilities
     if session.json:
         session.emit(
             {

@@ -121,9 +121,9 @@ def _tell(session: CliContext, report: VerifyReport) -> None:
 
 def _tell_finding(session: CliContext, finding: Finding) -> None:
     out = session.out
-    color = "red" if finding.weight.value == "damage" else "yellow"
+    color = "red" if finding.severity.value == "damage" else "yellow"
     where = f"{finding.thread}: " if finding.thread else ""
-    out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.what)}")
+    out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.message)}")
     if finding.affected_count:
         known = [id for id in finding.affected if id][:3]  # of a row that cannot be read, not even the id is known
         some = ", ".join(known) + (", …" if finding.affected_count > len(known) else "")
@@ -186,15 +186,15 @@ def _salvaged(error: CorruptError, dry_run: bool) -> Salvaged | None:
     """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
     store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage
-    from holdfast.engine.row_format import is_sound
+    from holdfast.engine.row_format import is_intact
 
     if not error.where.startswith("sqlite:///"):
         return None
     path = unquote(error.where.removeprefix("sqlite:///").partition("?")[0])
     if not dry_run:
-        return salvage(path, is_sound)
+        return salvage(path, is_intact)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        return salvage(path, is_sound, into=f"{folder}/rehearsal.db")
+        return salvage(path, is_intact, into=f"{folder}/rehearsal.db")
 
 
 def _tell_repaired(session: CliContext, done: RepairReport) -> None:

@@ -113,7 +113,7 @@ class CheckpointListing:
         heads = {
             (line, head.point.id): head
             for line, points in by_line.items()
-            for head in await self._engine.heads.describe(line, points)
+            for head in await self._engine.step_info.describe(line, points)
         }
         for each in found:
             metadata = self._metadata_of(heads[each.line, each.point.id])

@@ -45,7 +45,7 @@ class ThreadPruner:
 
         async def of_runs(line: Line, points: Sequence[StepRef]) -> _Places:
             last = _last_revisions(points).values()
-            heads = await self._engine.heads.describe(line, list(filter(is_candidate, last)))
+            heads = await self._engine.step_info.describe(line, list(filter(is_candidate, last)))
             found = {
                 head.point.id
                 for head in heads

@@ -82,7 +82,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self.store = store
         self._dumps = None if serde is None else self.serde
         self._owned = False
-        self._codec = store._engine.ground.codec
+        self._codec = store._engine.context.codec
         self._classes: frozenset[tuple[str, ...]] | None = None
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
@@ -130,16 +130,16 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             stamp=stamp,
         )
         try:
-            await self._engine.rebaser.save(saving)
+            await self._engine.writer.save(saving)
         except (NotFoundError, ConflictError) as error:
             # The parent is gone, or never was, or the id was saved after another one before: LangGraph keeps what it
             # is told. So does this, beside the step.
-            there = await self._engine.lines.existing(line, id, None)
+            there = await self._engine.lines.find_id(line, id, None)
             if there is None and isinstance(error, ConflictError):
                 raise
             saving.state = await self._state(line, checkpoint, None, follows=parent or "")
             saving.parent = ROOT if there is None else None
-            await self._engine.rebaser.save(saving)
+            await self._engine.writer.save(saving)
         where = names.configurable(config)
         return names.config_of(where["thread_id"], names.namespace_of(config), id)
 
@@ -155,7 +155,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             pack_name(KEPT): dict(zip(map(pack_name, entries), self._codec.pack_items(entries.values()), strict=True))
         }
         if self._dumps is None:
-            return packed | self._engine.recent(line, self._codec).pack(values)
+            return packed | self._engine.pack_cache(line, self._codec).pack(values)
         before, versions = await self._before(line, parent)
         changed = {
             channel: contents.serialized(self._dumps, value)
@@ -175,7 +175,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             point = await self._engine.lines.find(line, parent)
         except NotFoundError:
             return {}, {}
-        packed = await self._engine.lines.reading(line, point, partial(self._engine.states.packed, line))
+        packed = await self._engine.lines.read_step(line, point, partial(self._engine.states.packed, line))
         kept = packed.get(pack_name(KEPT))
         return packed, {} if kept is None else contents.versions_of(unpack(self._codec, kept))
 
@@ -242,13 +242,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _point(self, line: Line, id: str | None) -> tuple[StepRef, builtins.list[PendingWriteRow] | None]:
         """A checkpoint, and its pending writes, where it is the one that they were asked for together with it."""
-        memo = self._engine.lines.known(line)
+        memo = self._engine.lines.cached_tip(line)
         likely = id or (memo.point.id if memo is not None and memo.point is not None else "")
         if not likely:
             return await self._engine.lines.find(line, id), None
         asked = self._engine.writes.query(line, likely)
         point, (rows,) = await self._engine.lines.find_and(line, id, [asked])
-        return point, self._engine.writes.opened(line, likely, rows) if point.id == likely else None
+        return point, self._engine.writes.decode(line, likely, rows) if point.id == likely else None
 
     async def _tuple(
         self,
@@ -261,7 +261,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         async def read(point: StepRef) -> builtins.list[CheckpointTuple]:
             return await self._tuples(line, [point], to_go_on=to_go_on, known=writes)
 
-        return (await self._engine.lines.reading(line, point, read))[0]
+        return (await self._engine.lines.read_step(line, point, read))[0]
 
     async def _tuples(
         self,
@@ -272,13 +272,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         known: builtins.list[PendingWriteRow] | None = None,
     ) -> builtins.list[CheckpointTuple]:
         thread_id, namespace = names.split_name(line.name)
-        heads = await self._engine.heads.describe(line, points)
+        heads = await self._engine.step_info.describe(line, points)
         states = await self._engine.states.series(line, points)
         ids = [point.id for point in points]
         writes = await self._engine.writes.of_many(line, ids) if known is None else [known]
         tuples = []
         for head, packed, pending in zip(heads, states, writes, strict=True):
-            recent = self._engine.recent(line, self._codec)
+            recent = self._engine.pack_cache(line, self._codec)
             state = recent.unpack(packed) if to_go_on else unpack_state(self._codec, packed)
             # Those that were saved past LangGraph have no time of its own.
             stamp = head.header.stamp or to_datetime(head.point.time).isoformat()
@@ -390,7 +390,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     async def _existing(self, thread_id: str) -> builtins.list[Line]:
         """The same, of which the thread's own may not be there."""
         root, *others = await self._thread(thread_id)
-        return others if await self._engine.lines.look(root) is None else [root, *others]
+        return others if await self._engine.lines.load_tip(root) is None else [root, *others]
 
     def _pending(self, writes: Sequence[PendingWriteRow]) -> builtins.list[tuple[str, str, Any]]:
         values = self._codec.unpack_items(write.packed for write in writes)
@@ -411,9 +411,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         except NotFoundError:
             pass
         else:
-            deltas = self._engine.deltas(self._codec)
+            deltas = self._engine.delta_reader(self._codec)
             with suppress(NotFoundError):
-                histories = await self._engine.lines.reading(line, point, partial(deltas.history, line, channels))
+                histories = await self._engine.lines.read_step(line, point, partial(deltas.history, line, channels))
         return {channel: self._delta(channel, history) for channel, history in histories.items()}
 
     get_delta_channel_history, aget_delta_channel_history = make_both(_get_delta_channel_history)
@@ -515,7 +515,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             module, _, qualname = ref.partition(":")
             return (module, qualname.rpartition(".")[2]) in classes
 
-        own = self.store._engine.ground.codec
+        own = self.store._engine.context.codec
         self._classes, self._codec = classes, Codec(own.registry, own.limits, may_revive=may_revive)
 
     # Inside ---------------------------------------------------------------------------------------------------

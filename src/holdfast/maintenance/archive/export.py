@@ -66,7 +66,7 @@ async def passing(engine: Engine) -> AsyncIterator[Engine]:
         url = f"sqlite:///{Path(folder.name) / 'passing.db'}"
         backend = await backend_for(url).open(url, synchronous="normal")
         try:
-            yield Engine(EngineContext(backend, cache=MemoryCache(_CACHE_BYTES), codec=engine.ground.codec))
+            yield Engine(EngineContext(backend, cache=MemoryCache(_CACHE_BYTES), codec=engine.context.codec))
         finally:
             await backend.close()
     finally:
@@ -86,8 +86,8 @@ async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, te
                 if copied.threads:  # it was not deleted meanwhile
                     threads, changing = threads + 1, [*changing, *copied.changing]
                     records += await _write(between, line, sink)
-                    await between.ground.backend.apply([Delete(space, tuple(line)) for space in TABLES])
-                    between.ground.cache.forget(line)
+                    await between.context.backend.apply([Delete(space, tuple(line)) for space in TABLES])
+                    between.context.cache.drop_all(line)
                 if tell is not None:
                     tell(number, len(lines), line.name)
         await sink.seal(threads, records)
@@ -98,7 +98,7 @@ async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, te
 
 
 async def _write(between: Engine, line: Line, sink: ArchiveWriter) -> int:
-    backend, count = between.ground.backend, 0
+    backend, count = between.context.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
     await sink.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
     for space in EXPORTED:
@@ -138,7 +138,7 @@ async def _states(engine: Engine, line: Line, show: Show) -> AsyncIterator[dict[
         found = await engine.lines.history(line, before=before, limit=_STATES)
         points = [StepRef.of(row) for row in found]
         states = await engine.states.series(line, points)
-        for head, packed in zip(await engine.heads.describe(line, points, found), states, strict=True):
+        for head, packed in zip(await engine.step_info.describe(line, points, found), states, strict=True):
             shown = show(line, head)
             yield {
                 "thread": shown.thread,
@@ -150,7 +150,7 @@ async def _states(engine: Engine, line: Line, show: Show) -> AsyncIterator[dict[
                 "time": shown.time.isoformat(),
                 "kind": shown.kind,
                 "hash": shown.hash,
-                "metadata": engine.ground.codec.to_json(dict(shown.metadata)),
+                "metadata": engine.context.codec.to_json(dict(shown.metadata)),
                 "state": tree_of(packed, {}),
             }
         if len(found) < _STATES:

@@ -18,7 +18,7 @@ from holdfast.engine.copy.within_store import renamed
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, rename_line, root_of
-from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_sound
+from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import passing
 from holdfast.maintenance.archive.format import (
@@ -67,13 +67,13 @@ async def import_threads(
     engine: Engine, place: Place, want: ImportSelection, dry_run: bool, tell: Progress | None
 ) -> ImportReport:
     """Bring threads from a file. With `dry_run`, only see whether that would succeed, and what it would bring."""
-    source = ArchiveReader(place, engine.ground.max_bytes)
+    source = ArchiveReader(place, engine.context.max_bytes)
     try:
         async with passing(engine) as between:
             reader = _Reader(between, source, want, tell)
             lines = await reader.read()
             for number, line in enumerate(lines, 1):
-                raise_problems(line, await verify(between.ground, line), source.name)
+                raise_problems(line, await verify(between.context, line), source.name)
                 if tell is not None:
                     tell(number, len(lines), f"verified {line.name}")
             mover = StoreCopier(between, engine, None if tell is None else _told(tell))
@@ -94,23 +94,23 @@ async def _add_theirs(between: Engine, engine: Engine, line: Line, file: str) ->
     """Add to a thread from a file what the store has given the same thread by itself: holds, pins, names, tags, pending
     writes, branches without steps. Where both have something of the same name, that of the store stays."""
     changes: list[Change] = []
-    found = [Branch.of(row) async for row in rows(between.ground.backend, BRANCHES, tuple(line))]
+    found = [Branch.of(row) async for row in rows(between.context.backend, BRANCHES, tuple(line))]
     bases, named = {each.branch: each[1:3] for each in found}, {each.name: each.branch for each in found if each.name}
-    async for row in rows(engine.ground.backend, BRANCHES, tuple(line)):
+    async for row in rows(engine.context.backend, BRANCHES, tuple(line)):
         theirs = Branch.of(row)
         same = bases.get(theirs.branch, theirs[1:3]) == theirs[1:3]
         if not same or named.get(theirs.name, theirs.branch) != theirs.branch:
             raise ConflictError(
                 f"the file has another branch in the place of {theirs.name or theirs.branch!r}",
-                where=f"thread {line} in {engine.ground.backend.url}; {file}",
+                where=f"thread {line} in {engine.context.backend.url}; {file}",
                 hint="Import it under another name: as_thread, --as",
             )
         changes.append(Put(BRANCHES, row))
-    refs = [row async for row in rows(engine.ground.backend, REFS, tuple(line))]
+    refs = [row async for row in rows(engine.context.backend, REFS, tuple(line))]
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
-    changes += [Ensure(WRITES, row) async for row in rows(engine.ground.backend, WRITES, tuple(line))]
-    await between.ground.backend.apply(changes)
-    between.ground.cache.forget(line)
+    changes += [Ensure(WRITES, row) async for row in rows(engine.context.backend, WRITES, tuple(line))]
+    await between.context.backend.apply(changes)
+    between.context.cache.drop_all(line)
 
 
 def _told(tell: Progress) -> Tell:
@@ -127,8 +127,8 @@ class _Reader:
     """Reads a file into a store."""
 
     def __init__(self, between: Engine, source: ArchiveReader, want: ImportSelection, tell: Progress | None) -> None:
-        self._backend = between.ground.backend
-        self._max_bytes = between.ground.max_bytes
+        self._backend = between.context.backend
+        self._max_bytes = between.context.max_bytes
         self._source = source
         self._want = want
         self._tell = tell
@@ -210,7 +210,7 @@ class _Reader:
     async def _add(self, record: ArchivedRow, old: Line, new: Line) -> None:
         try:
             space, row = row_of(record, old)
-            sound = is_sound(space, row)
+            sound = is_intact(space, row)
         except ValueError as error:
             raise self._source.damaged(f"a row of {record.space} cannot be read: {error}") from error
         if not sound:

@@ -35,7 +35,7 @@ _MANY = 1000
 async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]:
     """All of them. What a check fails with is what it found; the others go on."""
     try:
-        sample = await store.engine.lines.listing(store.tenant, "", "", SAMPLE)
+        sample = await store.engine.lines.list_threads(store.tenant, "", "", SAMPLE)
     except HoldfastError as error:
         return [_failed("store-opens", error), *await _found("store-check", own_check(store, full))]
     found = [*await _found("store-opens", server(store)), clock(store, sample)]
@@ -66,7 +66,7 @@ def _failed(code: str, error: HoldfastError) -> CheckResult:
 
 async def server(store: StoreHandle) -> list[CheckResult]:
     """That it answers, and what it says of itself."""
-    backend = store.engine.ground.backend
+    backend = store.engine.context.backend
     status = {name: value for name, value in (await backend.status()).items() if name in ("server", "version")}
     said = "".join(f", {name} {value}" for name, value in status.items())
     shared = "" if backend.capabilities.shared else ", for one process at a time"
@@ -76,7 +76,7 @@ async def server(store: StoreHandle) -> list[CheckResult]:
 
 def clock(store: StoreHandle, sample: Sequence[LineSummary]) -> CheckResult:
     """This machine's clock, against the newest checkpoints."""
-    now = store.engine.ground.clock()
+    now = store.engine.context.clock()
     newest = max((each.updated for each in sample), default=0)
     if newest > now + _MINUTE:
         return warning(
@@ -91,7 +91,7 @@ def clock(store: StoreHandle, sample: Sequence[LineSummary]) -> CheckResult:
 
 async def own_check(store: StoreHandle, full: bool) -> list[CheckResult]:
     """What the store's own means find."""
-    backend = store.engine.ground.backend
+    backend = store.engine.context.backend
     if not full and await backend.size() > QUICK:
         remedy = "Run `holdfast doctor --full`, or `holdfast verify`"
         return [note("store-check", "left out: the store is large", remedy)]
@@ -122,7 +122,7 @@ async def readable_rows(store: StoreHandle, sample: Sequence[LineSummary]) -> li
 
 async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Whether there is an index of words, and whether it has every checkpoint."""
-    backend = store.engine.ground.backend
+    backend = store.engine.context.backend
     state = await store.engine.indexer.state(store.tenant)
     if not state:
         return [
@@ -157,7 +157,7 @@ async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[
 
 async def jobs(store: StoreHandle) -> list[CheckResult]:
     """Whether scheduled work is done."""
-    backend, now, known = store.engine.ground.backend, store.engine.ground.clock(), JobTypes()
+    backend, now, known = store.engine.context.backend, store.engine.context.clock(), JobTypes()
     (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
     found = []
     for row in rows:
@@ -199,7 +199,7 @@ async def jobs(store: StoreHandle) -> list[CheckResult]:
 
 async def leases(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
     """Leases that were left by processes that died."""
-    ground = store.engine.ground
+    ground = store.engine.context
     lines = [Line(store.tenant, ""), *(each.line for each in sample)]
     rows: list[Row] = []
     for found in await ground.backend.read([Scan(REFS, (*line, "lease")) for line in lines]):
@@ -222,7 +222,7 @@ async def leases(store: StoreHandle, sample: Sequence[LineSummary]) -> list[Chec
 async def quarantine(store: StoreHandle) -> list[CheckResult]:
     """Whether repairs put anything aside."""
     scan = Scan(QUARANTINE, (store.tenant,), limit=_MANY, bodies=False)
-    (rows,) = await store.engine.ground.backend.read([scan])
+    (rows,) = await store.engine.context.backend.read([scan])
     if not rows:
         return [ok("quarantine", "empty")]
     threads = sorted({str(row.key[1]) for row in rows})
@@ -238,7 +238,7 @@ async def quarantine(store: StoreHandle) -> list[CheckResult]:
 
 async def copies(store: StoreHandle) -> list[CheckResult]:
     """How far copies are behind, in stores that are copied as they are written."""
-    status = await store.engine.ground.backend.status()
+    status = await store.engine.context.backend.status()
     found = []
     for name, value in status.items():
         prefix, _, what = name.rpartition("lag_")

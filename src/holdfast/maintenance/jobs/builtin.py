@@ -31,7 +31,7 @@ _STALE = 7 * 86400 * 10**9
 
 
 async def _tidy(job: JobContextBase) -> str:
-    backend = job.store._handle.engine.ground.backend
+    backend = job.store._handle.engine.context.backend
     before = await backend.size()
     await backend.tidy()
     return f"{max(0, before - await backend.size())} bytes given back"
@@ -49,7 +49,7 @@ async def _compact(job: JobContextBase) -> JobResult:
         except CorruptError:
             damaged.append(thread)
         job.progress(done + skipped + len(damaged), None, thread)
-    await job.store._handle.engine.ground.backend.tidy()
+    await job.store._handle.engine.context.backend.tidy()
     said = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
     if damaged:
         said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
@@ -60,7 +60,7 @@ async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
     """The names of all threads, page by page."""
     after = ""
     while True:
-        page = await store.engine.lines.listing(store.tenant, prefix, after, _PAGE)
+        page = await store.engine.lines.list_threads(store.tenant, prefix, after, _PAGE)
         for summary in page:
             yield summary.line.name
         if len(page) < _PAGE:
@@ -111,12 +111,12 @@ async def _verify(job: JobContextBase) -> JobResult:
     level = VerifyLevel(job.settings.get("level", VerifyLevel.HASHES.value))
     threads = job.settings.get("threads")
     engine, tenant = job.store._handle.engine, job.store._handle.tenant
-    before = _Verified(level.value, engine.ground.clock())
+    before = _Verified(level.value, engine.context.clock())
     if threads is None and job.mark:
         kept = msgspec.json.decode(job.mark, type=_Verified)
         if kept.level == level.value and abs(before.began - kept.began) < _STALE:
             before = kept
-    report = VerifyReport(engine.ground.backend.url, tenant, level.value)
+    report = VerifyReport(engine.context.backend.url, tenant, level.value)
 
     def told(done: int, total: int | None, what: str) -> None:
         if threads is None:
@@ -194,7 +194,7 @@ async def _prune(job: JobContextBase) -> JobResult:
 
     engine = job.store._handle.engine
     done = await prune(engine, job.store._handle.tenant, policy, selection, progress=job.progress, each=told)
-    await engine.ground.backend.tidy()
+    await engine.context.backend.tidy()
     said = f"{done.dropped} checkpoints removed, {done.kept} kept, {done.bytes} bytes given back"
     if busy:
         said += f"; {busy} threads were held or busy"

@@ -68,7 +68,7 @@ async def run_job(
     await book.get(name)
     holding = JobLease(lease, life, stopping)
     try:
-        await lease.take()
+        await lease.acquire()
         job = await _start(book, name, lease, only_due)
         running = JobExecution(job, book.host._for_jobs(), holding, tell)
         holding.also = lambda: run(_mark(book, running))
@@ -78,7 +78,7 @@ async def run_job(
     finally:
         holding.end()
         if not holding.lost:
-            await lease.give_back()
+            await lease.release()
 
 
 async def _start(book: JobTable, name: str, lease: Lease, only_due: bool) -> Job:
@@ -211,7 +211,7 @@ async def _end(book: JobTable, running: JobExecution, ended: JobRun, error: Exce
             return RunEnd(new, ended, error)
         if failed == 0:
             try:
-                await lease.confirm()  # it is still held where only the answer to the last sign of life was lost
+                await lease.renew()  # it is still held where only the answer to the last sign of life was lost
             except ConflictError:
                 raise _lost(job.name) from None
 
@@ -289,7 +289,7 @@ class JobLease:
             if self.lost or self._ended.is_set():
                 return
             try:
-                run(self.lease.confirm())
+                run(self.lease.renew())
                 self._shown = self._now()
             except TransientError:
                 return  # tried again; and if it does not get better, the job ends

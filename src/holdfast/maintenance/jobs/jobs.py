@@ -213,7 +213,7 @@ class JobTable:
     @property
     def ground(self) -> EngineContext:
         """What it stands on."""
-        return self.store.engine.ground
+        return self.store.engine.context
 
     @property
     def line(self) -> Line:

@@ -75,11 +75,11 @@ async def mend(
     `whole` says that rows were lost that nobody can name: what a source has and the line has not is then taken over.
     What is not as exported heads have it is left.
     """
-    lease = Lease(engine.ground, line, "rewrite")
+    lease = Lease(engine.context, line, "rewrite")
     total = ThreadRepairReport(line.name)
     changed = passes = 0
     try:
-        await lease.take()
+        await lease.acquire()
         for _ in range(_ATTEMPTS):
             mending = _Mending(engine, line, sources, lease, whole=whole and not changed)
             done = await mending.run()
@@ -95,15 +95,15 @@ async def mend(
                 "the thread kept changing while it was mended", where=f"thread {line}", hint="Try again"
             )
     finally:
-        await lease.give_back()
+        await lease.release()
     if changed:
-        engine.ground.cache.forget(line)
+        engine.context.cache.drop_all(line)
         await _make_again(engine, line)
-        check = await look(engine.ground, line, VerifyLevel.DECODE)
-        total.left = [each for each in check.found.findings if each.weight is Severity.DAMAGE]
+        check = await look(engine.context, line, VerifyLevel.DECODE)
+        total.left = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
     if heads is not None and line.name in heads.threads:
-        found = await compare_head(engine.ground.backend, heads, line.name)
-        total.left += [each for each in found if each.weight is Severity.DAMAGE]
+        found = await compare_head(engine.context.backend, heads, line.name)
+        total.left += [each for each in found if each.severity is Severity.DAMAGE]
     return total if changed or total.left else None
 
 
@@ -120,8 +120,8 @@ class _Mending:
     def __init__(
         self, engine: Engine, line: Line, sources: Sequence[RepairSource], lease: Lease, *, whole: bool
     ) -> None:
-        self._ground = replace(engine.ground, cache=MemoryCache(_CACHE_BYTES))
-        self._backend = engine.ground.backend
+        self._ground = replace(engine.context, cache=MemoryCache(_CACHE_BYTES))
+        self._backend = engine.context.backend
         self._states = StateLoader(self._backend, self._ground.cache, self._ground.max_bytes)
         self._lines = engine.lines
         self._line = line
@@ -146,7 +146,7 @@ class _Mending:
     async def run(self) -> bool:
         """Whether it was done; False if the line changed meanwhile."""
         check = await look(self._ground, self._line, VerifyLevel.DECODE)
-        damage = [each for each in check.found.findings if each.weight is Severity.DAMAGE]
+        damage = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
         self.mended.found = damage
         if any(each.code is FindingCode.UNKNOWN_FORMAT for each in damage):
             self.mended.left = damage  # another release or a key may read what this one cannot
@@ -195,7 +195,7 @@ class _Mending:
     async def _take_parts(self, check: LineCheck) -> None:
         """Take nodes and large values from sources."""
         for finding in check.found.findings:
-            if finding.space == NODES.name and len(finding.key) == 4 and finding.weight is Severity.DAMAGE:
+            if finding.space == NODES.name and len(finding.key) == 4 and finding.severity is Severity.DAMAGE:
                 id = finding.key[3]
                 node = await first_of(self._sources, lambda source, id=id: source.node(self._line, id))  # type: ignore[misc]
                 if node is not None:
@@ -227,7 +227,7 @@ class _Mending:
                 raise ConflictError(
                     "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
                 )
-            await self._lease.show_life()
+            await self._lease.renew_if_due()
 
     # Branches -------------------------------------------------------------------------------------------------
 
@@ -538,7 +538,7 @@ class _Mending:
         """Nothing needs it."""
         (there,) = await self._backend.read([Scan(space, finding.key)])
         for row in there:
-            self._changes.append(await self._keeper.keep(space, row, finding.what))
+            self._changes.append(await self._keeper.keep(space, row, finding.message))
         self._changes.append(Delete(space, finding.key))
 
     async def _from_source(self, space: Table, finding: Finding) -> None:
@@ -547,7 +547,7 @@ class _Mending:
         if space is REFS and await self._is_restored(finding.checkpoint):
             return
         for row in there:
-            self._changes.append(await self._keeper.keep(space, row, finding.what))
+            self._changes.append(await self._keeper.keep(space, row, finding.message))
         if found is not None and found[0] not in there:
             self._note(found[1])
             self._changes.append(Put(space, found[0]))
@@ -579,7 +579,7 @@ class _Mending:
         conditions = [self._lease.condition(), Expect(LINES, tuple(self._line), before[0].columns if before else None)]
         batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
         if await self._backend.apply(batch) is not None:
-            if not await self._lease.is_held():
+            if not await self._lease.is_valid():
                 raise ConflictError(
                     "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
                 )

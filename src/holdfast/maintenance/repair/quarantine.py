@@ -67,7 +67,7 @@ async def quarantined(
     """What is in quarantine."""
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
-        async for row in rows(engine.ground.backend, QUARANTINE, prefix):
+        async for row in rows(engine.context.backend, QUARANTINE, prefix):
             space, time, reason = row.columns
             try:
                 key, columns, body = decode(row.body)

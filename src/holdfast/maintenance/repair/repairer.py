@@ -117,11 +117,11 @@ async def repair(
 
     The copy of a store that has one is a source, too: without it, what is lost here would be removed there.
     """
-    own = engine.ground.backend
-    copies = [Engine(EngineContext(each, MemoryCache(_CACHE_BYTES), engine.ground.codec)) for each in copies_of(own)]
+    own = engine.context.backend
+    copies = [Engine(EngineContext(each, MemoryCache(_CACHE_BYTES), engine.context.codec)) for each in copies_of(own)]
     sources = [*sources, *copies]
     for source in sources:
-        other = source.ground.backend
+        other = source.context.backend
         if other is own or (other.url == own.url and own.capabilities.shared):
             raise InvalidError("a store is not repaired from itself", where=own.url)
     began = time.monotonic()
@@ -148,7 +148,7 @@ async def opened_sources(engine: Engine, given: Sequence[HasHandle | str], tenan
             )
             backend = await kind.open(url, **options)
             opened.append(backend)
-            sources.append(Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), engine.ground.codec)))
+            sources.append(Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), engine.context.codec)))
         yield sources
     finally:
         for backend in opened:
@@ -166,7 +166,7 @@ class _Run:
         self._sources = sources
         self._heads = heads
         self._dry = dry_run
-        self.done = RepairReport(engine.ground.backend.url, dry_run)
+        self.done = RepairReport(engine.context.backend.url, dry_run)
 
     async def run(self, threads: Sequence[str] | None, progress: Progress | None) -> None:
         # Looking around what cannot be read takes long: the files first.
@@ -201,8 +201,8 @@ class _Run:
         await self._make_again(report)
         left = [each for each in report.damage if not each.thread]
         if left and not self._dry:
-            again = await found_by(self._engine.ground.backend)
-            left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.what in again]
+            again = await found_by(self._engine.context.backend)
+            left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
         self.done.left += left
 
     async def verified(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
@@ -221,7 +221,7 @@ class _Run:
                 return False
             backend, files = found
             try:
-                ground = replace(self._engine.ground, backend=backend, cache=MemoryCache(_CACHE_BYTES))
+                ground = replace(self._engine.context, backend=backend, cache=MemoryCache(_CACHE_BYTES))
                 run = _Run(Engine(ground), self._tenant, self._sources, self._heads, dry_run=False)
                 run.done.files = files
                 await run.rest(await run.verified(None), threads)
@@ -233,7 +233,7 @@ class _Run:
     async def _there(self) -> list[str]:
         holes: list[UnreadableRange] = []
         prefix = (self._tenant,)
-        backend = self._engine.ground.backend
+        backend = self._engine.context.backend
         return [str(row.key[1]) async for row in sturdy_rows(backend, LINES, prefix, holes, bodies=False)]
 
     async def _mend(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
@@ -252,7 +252,7 @@ class _Run:
     async def _is_behind(self, name: str) -> bool:
         """Whether a source has more of a thread that nothing but appends happened to."""
         line = Line(self._tenant, name)
-        return any([await source.is_ahead(line, self._engine.ground.backend) for source in self._sources])
+        return any([await source.is_ahead(line, self._engine.context.backend) for source in self._sources])
 
     async def _take(self, names: Sequence[str]) -> None:
         """Take whole threads from a source."""
@@ -275,14 +275,14 @@ class _Run:
     async def _make_again(self, report: VerifyReport) -> None:
         """Make readable rows and words anew, where they do not say what the log says."""
         mended = {each.thread for each in self.done.mended}
-        stale = [each for each in report.findings if each.weight is Severity.REMAKEABLE and each.thread not in mended]
+        stale = [each for each in report.findings if each.severity is Severity.REMAKEABLE and each.thread not in mended]
         self.done.remade = list(dict.fromkeys(each.thread for each in stale))
         for finding in [] if self._dry else stale:
             line = Line(self._tenant, finding.thread)
             if finding.code is FindingCode.STALE_ROWS:
                 await self._engine.projector.build(line)
             else:
-                await self._engine.ground.backend.apply([Delete(WORDS, tuple(line))])
+                await self._engine.context.backend.apply([Delete(WORDS, tuple(line))])
                 await self._engine.indexer.build_line(line)
 
 
@@ -293,8 +293,8 @@ async def _rehearse(
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         scratch = await SQLiteBackend.open(f"sqlite:///{Path(folder) / 'rehearsal.db'}", synchronous="normal")
         try:
-            await _copy(engine.ground.backend, scratch, line)
-            ground = replace(engine.ground, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
+            await _copy(engine.context.backend, scratch, line)
+            ground = replace(engine.context, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
             return await mend(Engine(ground), line, sources, whole=whole, heads=heads)
         finally:
             await scratch.close()

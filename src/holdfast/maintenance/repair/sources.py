@@ -26,7 +26,7 @@ from holdfast.engine.row_format import (
     StepRef,
     context_of,
     info_of,
-    is_sound,
+    is_intact,
     open_node,
     open_step,
 )
@@ -42,10 +42,10 @@ class RepairSource:
     """A store to take rows from."""
 
     def __init__(self, engine: Engine) -> None:
-        self.url = engine.ground.backend.url
-        self._backend = engine.ground.backend
-        self._max_bytes = engine.ground.max_bytes
-        ground = replace(engine.ground, cache=MemoryCache(_CACHE_BYTES))
+        self.url = engine.context.backend.url
+        self._backend = engine.context.backend
+        self._max_bytes = engine.context.max_bytes
+        ground = replace(engine.context, cache=MemoryCache(_CACHE_BYTES))
         self._states = StateLoader(self._backend, ground.cache, ground.max_bytes)
         self._lines = engine.lines
 
@@ -112,7 +112,7 @@ class RepairSource:
 
     async def _tree(self, line: Line, point: StepRef) -> tuple[FoldedTree, dict[bytes, bytes]]:
         tree = await self._states.tree(line, await self._states.load(line, point))
-        return tree, {**await self._states.large(line, tree.pointers - tree.objects.keys()), **tree.objects}
+        return tree, {**await self._states.load_large(line, tree.pointers - tree.objects.keys()), **tree.objects}
 
     async def node(self, line: Line, id: bytes) -> bytes | None:
         """A node, of whatever set of nodes."""
@@ -145,7 +145,7 @@ class RepairSource:
     async def row(self, space: Table, key: Key) -> Row | None:
         """A row, if it is sound."""
         row = await self._one(space, key)
-        return row if row is not None and is_sound(space, row) else None
+        return row if row is not None and is_intact(space, row) else None
 
     async def refs(self, line: Line) -> list[Row]:
         """Names, tags and all else of that kind."""
@@ -153,7 +153,7 @@ class RepairSource:
 
     async def sound(self, space: Table, line: Line) -> list[Row]:
         """Rows of a line that are sound: pending writes, events, links."""
-        return [row for row in await _or_nothing(self._all(space, line), []) if is_sound(space, row)]
+        return [row for row in await _or_nothing(self._all(space, line), []) if is_intact(space, row)]
 
     async def _all(self, space: Table, line: Line) -> list[Row]:
         return [row async for row in rows(self._backend, space, tuple(line))]

@@ -18,7 +18,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
-from holdfast.engine.row_format import is_sound
+from holdfast.engine.row_format import is_intact
 from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 
@@ -34,17 +34,17 @@ class FileRepairReport(NamedTuple):
 
 async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:
     """See to the store's own files, since they are what is wrong. None if there is nothing that can be done."""
-    backend = _innermost(engine.ground.backend)
+    backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_sound))
-        engine.ground.cache.clear()
+        done = await backend.at_rest(lambda: salvage(path, is_intact))
+        engine.context.cache.clear()
         return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
     if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         shards = await backend.damaged(tenant)
         renewed = [await backend.renew(shard, stamp) for shard in shards]
-        engine.ground.cache.clear()
+        engine.context.cache.clear()
         rows = sum(len(each.remains.rows) for each in renewed)
         return (
             FileRepairReport(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
@@ -54,10 +54,10 @@ async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:
 
 async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, FileRepairReport] | None:
     """A store in a new file, with what would be there once the files were put in order; and what that would do."""
-    backend = _innermost(engine.ground.backend)
+    backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_sound, into=scratch))
+        done = await backend.at_rest(lambda: salvage(path, is_intact, into=scratch))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
             done.rows, len(done.holes) + done.refused, []
         )
@@ -81,7 +81,7 @@ async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, 
 
 async def are_damaged(engine: Engine) -> bool:
     """Whether the store itself finds something wrong with its files. That a copy lags behind is nothing wrong."""
-    return bool(await found_by(_innermost(engine.ground.backend)))
+    return bool(await found_by(_innermost(engine.context.backend)))
 
 
 async def found_by(backend: Backend) -> list[str]:

@@ -45,14 +45,14 @@ class _Beside(Wrapper):
 
 async def compare_made(engine: Engine, line: Line) -> list[Finding]:
     """What readable rows and the index of words say that the log does not, or the other way round."""
-    backend = engine.ground.backend
+    backend = engine.context.backend
     shown, words = [await _any(backend, space, line) for space in (AGENT_STATES, WORDS)]
     shown = shown or engine.projector.on
     words = bool(await engine.indexer.state(line.tenant)) or words
     if not shown and not words:
         return []
     memory = await MemoryBackend.open("memory://")
-    ground = replace(engine.ground, backend=_Beside(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True)
+    ground = replace(engine.context, backend=_Beside(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True)
     beside = Engine(ground)
     found: list[Finding] = []
     try:

@@ -108,11 +108,11 @@ async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | Non
     names = [line.name for line in await engine.lines.names(tenant)] if threads is None else threads
     found: dict[str, ThreadHead] = {}
     for name in names:
-        head = await _head(engine.ground.backend, Line(tenant, name))
+        head = await _head(engine.context.backend, Line(tenant, name))
         if head is not None:
             found[name] = head
-    now = datetime.fromtimestamp(engine.ground.clock() / 1e9, UTC).isoformat(timespec="seconds")
-    return StoreHeads(tenant, engine.ground.backend.url, now, found)
+    now = datetime.fromtimestamp(engine.context.clock() / 1e9, UTC).isoformat(timespec="seconds")
+    return StoreHeads(tenant, engine.context.backend.url, now, found)
 
 
 class _Outline(NamedTuple):

@@ -60,7 +60,7 @@ class VerifyReport:
     @property
     def damage(self) -> list[Finding]:
         """The findings that are damage."""
-        return [each for each in self.findings if each.weight is Severity.DAMAGE]
+        return [each for each in self.findings if each.severity is Severity.DAMAGE]
 
     @property
     def damaged(self) -> list[str]:
@@ -74,9 +74,9 @@ class VerifyReport:
             self.each(finding)
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
-        elif finding.weight is Severity.DAMAGE:
+        elif finding.severity is Severity.DAMAGE:
             for place, other in enumerate(self.findings):
-                if other.weight is not Severity.DAMAGE:
+                if other.severity is not Severity.DAMAGE:
                     self.findings[place] = finding
                     return
 
@@ -116,7 +116,7 @@ async def verify(
     one to go on with; `each` is told of every finding as soon as there is one."""
     if heads is not None and heads.tenant != tenant:
         raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
-    report = report or VerifyReport(engine.ground.backend.url, tenant, level.value)
+    report = report or VerifyReport(engine.context.backend.url, tenant, level.value)
     report.each = each
     return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
 
@@ -134,7 +134,7 @@ class _Run:
         report: VerifyReport,
     ) -> None:
         self._engine = engine
-        self._backend = engine.ground.backend
+        self._backend = engine.context.backend
         self._tenant = tenant
         self._level = level
         self._heads = heads
@@ -217,7 +217,7 @@ class _Run:
             self._tell(report.threads, total, name)
 
     async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> LineCheck:
-        check = await look(self._engine.ground, line, self._level, tell)
+        check = await look(self._engine.context, line, self._level, tell)
         report, found = self.report, check.found
         report.steps += found.steps
         report.nodes += found.nodes

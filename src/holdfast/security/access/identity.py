@@ -49,7 +49,7 @@ class Identity(NamedTuple):
 
     def is_parent_of(self, scope: Scope) -> bool:
         """Whether a scope is that of a child."""
-        return self.scope.holds(scope) and not self.owns(scope)
+        return self.scope.contains(scope) and not self.owns(scope)
 
 
 def owns(mine: Scope, scope: Scope) -> bool:

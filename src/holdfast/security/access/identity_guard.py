@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
-from holdfast.engine.guard import FREELY, Action, Guard, Permit
+from holdfast.engine.guard import UNCONDITIONAL, Action, Guard, Permit
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import DeniedError, InvalidError
@@ -57,7 +57,7 @@ class IdentityGuard(Guard):
         self._own = identity.scope.parts
         self._length = len(self._own)
         self._access = AccessRegistry(engine, tenant, self.actor)
-        self._clock = engine.ground.clock
+        self._clock = engine.context.clock
         self._notes = notes
         self._known: tuple[bytes, IdentityRights] = (b"", IdentityRights())
 
@@ -98,11 +98,11 @@ class IdentityGuard(Guard):
         if action == "write" and how.mode == "read-only":
             refusal = DenialReason("this handle only reads", "Act in another mode to write")
         elif how.mode != "custom" and self.owns(scope):
-            return FREELY
+            return UNCONDITIONAL
         elif how.policy is not None:
             refusal = by_policy(how.policy, action, check_plain(scope), keys)
             if refusal is None:
-                return FREELY
+                return UNCONDITIONAL
         else:
             memo = await self._access.fresh()
             refusal = self.decide(await self._rights(memo), action, check_plain(scope), keys)

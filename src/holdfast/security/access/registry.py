@@ -69,19 +69,19 @@ class AccessRegistry:
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._ledger = SystemLine(engine, Line(tenant, ACCESS))
-        self._codec = engine.ground.codec
-        self._clock = engine.ground.clock
+        self._codec = engine.context.codec
+        self._clock = engine.context.clock
         self._actor = actor
 
     # Looking --------------------------------------------------------------------------------------------------
 
     async def fresh(self) -> LineTip | None:
         """How the line ends now."""
-        return await self._ledger.fresh()
+        return await self._ledger.tip()
 
     def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
-        return self._ledger.unchanged(memo)
+        return self._ledger.tip_unchanged(memo)
 
     async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
         """What an identity may do, as of then."""
@@ -92,11 +92,11 @@ class AccessRegistry:
             grants: dict[str, list[GrantRecord]] = {}
             roles: dict[str, Policy] = {}
             for each in holders:
-                held = await entries.starting(_HELD + quoted(each) + "/")
+                held = await entries.with_prefix(_HELD + quoted(each) + "/")
                 for found in held.values():
                     grant = GrantRecord.stored(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
-                for name in await entries.starting(_ASSIGNED + quoted(each) + "/"):
+                for name in await entries.with_prefix(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
                     if rules is not None:
                         roles[name] = stored_policy(rules, f"role {name!r}")
@@ -108,13 +108,13 @@ class AccessRegistry:
                 None if named is None else stored_policy(named, f"role {role!r}"),
             )
 
-        return await self._ledger.seen(None if memo is None else memo.point, look)
+        return await self._ledger.read_at(None if memo is None else memo.point, look)
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
         expired not long ago, too."""
         prefix = _HELD + (quoted(to) + "/" if to else "")
-        found = await self._ledger.look(lambda entries: entries.starting(prefix))
+        found = await self._ledger.read(lambda entries: entries.with_prefix(prefix))
         grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
@@ -122,27 +122,27 @@ class AccessRegistry:
     async def groups(self) -> dict[str, list[str]]:
         """Groups, and the identities in them."""
         found: dict[str, list[str]] = {}
-        for member in await self._ledger.look(lambda entries: entries.starting(_MEMBER)):
+        for member in await self._ledger.read(lambda entries: entries.with_prefix(_MEMBER)):
             identity, group = map(unquoted, member.split("/"))
             found.setdefault(group, []).append(identity)
         return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
         """Roles, and what they allow."""
-        found = await self._ledger.look(lambda entries: entries.starting(_ROLE))
+        found = await self._ledger.read(lambda entries: entries.with_prefix(_ROLE))
         return {unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
         """Who has which roles: identities, and `group:` and groups."""
         found: dict[str, list[str]] = {}
-        for each in await self._ledger.look(lambda entries: entries.starting(_ASSIGNED)):
+        for each in await self._ledger.read(lambda entries: entries.with_prefix(_ASSIGNED)):
             to, role = map(unquoted, each.split("/"))
             found.setdefault(to, []).append(role)
         return found
 
     async def parents(self) -> list[str]:
         """The identities that may read their children's scopes."""
-        return [unquoted(name) for name in await self._ledger.look(lambda entries: entries.starting(_PARENT))]
+        return [unquoted(name) for name in await self._ledger.read(lambda entries: entries.with_prefix(_PARENT))]
 
     # Changing -------------------------------------------------------------------------------------------------
 
@@ -167,13 +167,13 @@ class AccessRegistry:
         prefix = _HELD + quoted(grant.to) + "/"
 
         async def work_out(entries: SystemLineEntries) -> SystemLineChange:
-            old = await entries.starting(prefix)
+            old = await entries.with_prefix(prefix)
             gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - KEPT]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
             put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
             return SystemLineChange(put, removed, [self._told("grant", grant)])
 
-        await self._ledger.amend("grant", self._actor, work_out)
+        await self._ledger.change("grant", self._actor, work_out)
         return grant
 
     async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
@@ -189,7 +189,7 @@ class AccessRegistry:
             check(grant)
             return self._revoked([grant], done)
 
-        await self._ledger.amend("revoke", self._actor, work_out)
+        await self._ledger.change("revoke", self._actor, work_out)
         return done[-1]
 
     async def cut_off(self, to: str) -> int:
@@ -200,21 +200,21 @@ class AccessRegistry:
         taken: list[int] = []
 
         async def work_out(entries: SystemLineEntries) -> SystemLineChange:
-            held = await entries.starting(_HELD + quoted(to) + "/")
+            held = await entries.with_prefix(_HELD + quoted(to) + "/")
             now = self._clock()
             live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
             revoked = self._revoked(live, [])
             gone = []
             for prefix in (_ASSIGNED, _MEMBER):
                 start = prefix + quoted(to) + "/"
-                gone += [start + name for name in await entries.starting(start)]
+                gone += [start + name for name in await entries.with_prefix(start)]
             if await entries.find(_PARENT + quoted(to)) is not None:
                 gone.append(_PARENT + quoted(to))
             taken.append(len(live) + len(gone))
             events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
             return SystemLineChange(revoked.put, [*revoked.removed, *gone], events)
 
-        await self._ledger.amend("cut-off", self._actor, work_out)
+        await self._ledger.change("cut-off", self._actor, work_out)
         return taken[-1]
 
     def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> SystemLineChange:
@@ -258,7 +258,7 @@ class AccessRegistry:
             event = self._event("assign", to, {"role": name})
             return SystemLineChange({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
 
-        await self._ledger.amend("assign", self._actor, work_out)
+        await self._ledger.change("assign", self._actor, work_out)
 
     async def unassign(self, role: str, to: str) -> None:
         """Take a role from somebody. `NotFoundError` if they do not have it."""
@@ -277,7 +277,7 @@ class AccessRegistry:
         async def work_out(entries: SystemLineEntries) -> SystemLineChange:  # noqa: ARG001
             return SystemLineChange(put, (), [self._event(action, target, detail)])
 
-        await self._ledger.amend(action, self._actor, work_out)
+        await self._ledger.change(action, self._actor, work_out)
 
     async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
         async def work_out(entries: SystemLineEntries) -> SystemLineChange:
@@ -286,7 +286,7 @@ class AccessRegistry:
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
             return SystemLineChange({}, removed, [self._event(action, target, detail)])
 
-        await self._ledger.amend(action, self._actor, work_out)
+        await self._ledger.change(action, self._actor, work_out)
 
     def _told(self, action: str, grant: GrantRecord) -> Event:
         return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())
@@ -297,7 +297,7 @@ class AccessRegistry:
 
 
 async def _groups_of(entries: SystemLineEntries, identity: str) -> list[str]:
-    return [EVERYONE, *map(unquoted, await entries.starting(_MEMBER + quoted(identity) + "/"))]
+    return [EVERYONE, *map(unquoted, await entries.with_prefix(_MEMBER + quoted(identity) + "/"))]
 
 
 def _member(identity: str, group: str) -> str:

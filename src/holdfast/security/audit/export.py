@@ -77,7 +77,7 @@ def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
     found: dict[str, Any] = {"line": chain(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
         return found | ({"damaged": problem} if problem else {"pruned": True})
-    header, limit = step.header, engine.ground.max_bytes
+    header, limit = step.header, engine.context.max_bytes
     found |= {
         "id": header.id,
         "parents": [parent.commit.hex() for parent in header.parents],
@@ -86,7 +86,7 @@ def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
         "action": header.kind,
         "schema": header.schema,
         "metadata": _text(header.metadata),
-        "about": engine.ground.codec.to_plain(engine.ground.codec.unpack(header.metadata)),
+        "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
         "operations": [[_text(name), digest.hex()] for name, digest in step.digests],
         "rows": [[row.key[3], *row.columns, _text(_detail(line, row, limit))] for row in rows],
     }

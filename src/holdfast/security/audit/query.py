@@ -145,7 +145,7 @@ class _Stream:
     """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
 
     def __init__(self, handle: StoreHandle, line: Line, after: _Place | None, size: int) -> None:
-        self._backend = handle.engine.ground.backend
+        self._backend = handle.engine.context.backend
         self.line = line
         self.place = _Place("", line.name, 0)
         """Where the next row is."""
@@ -224,7 +224,7 @@ async def look(handle: StoreHandle, question: AuditQuery, limit: int, after: str
 
 async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _Place | None) -> list[_Stream]:
     """The lines in which there may be something that is asked for, as a heap."""
-    backend, tenant = handle.engine.ground.backend, handle.tenant
+    backend, tenant = handle.engine.context.backend, handle.tenant
     if question.scope:
         names: Iterable[str] = sorted({*lines_of(question.scope), ACCESS, AUDIT})
         lines = [Line(tenant, name) for name in names]
@@ -254,6 +254,6 @@ def _several(items: list[T]) -> Iterator[list[T]]:
 
 
 def _shown(handle: StoreHandle, line: Line, row: Row, told: _Row, place: _Place) -> AuditRecord:
-    detail = dict(detail_of(handle.codec, line, row, handle.engine.ground.max_bytes))
+    detail = dict(detail_of(handle.codec, line, row, handle.engine.context.max_bytes))
     id = str(detail.pop(STEP, place.id))
     return AuditRecord(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))

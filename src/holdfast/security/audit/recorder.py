@@ -61,8 +61,8 @@ class AuditRecorder:
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._ledger = SystemLine(engine, Line(tenant, AUDIT))
-        self._codec = engine.ground.codec
-        self._clock = engine.ground.clock
+        self._codec = engine.context.codec
+        self._clock = engine.context.clock
         self._reads: dict[_Read, _Seen] = {}
         self._tries: list[Event] = []
         """Tries that could not be written where they were made."""
@@ -195,7 +195,7 @@ class AuditRecorder:
         return Event("denied", actor, action, target, "denied", 0, detail, now, trace_context.current())
 
     async def _write(self, events: Sequence[Event]) -> None:
-        await self._ledger.amend("audit", "", lambda entries: counted(entries, events))
+        await self._ledger.change("audit", "", lambda entries: counted(entries, events))
 
 
 async def counted(entries: SystemLineEntries, events: Sequence[Event]) -> SystemLineChange:

@@ -14,7 +14,7 @@ from holdfast.backends.tables import EVENTS, STEPS, TABLES
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
-from holdfast.engine.guard import Guards
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef, open_event
@@ -30,7 +30,7 @@ STEP = "\0step"
 """Where the details of a row that was carried over say which step it was written with."""
 
 
-def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> AppendRequest:
+def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> AppendRequest:
     """A step of the audit with which lines go, to be saved alone or together with others. `DeniedError` if one is held.
 
     A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
@@ -40,7 +40,7 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | 
 
     async def work_out(entries: SystemLineEntries) -> SystemLineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
-        held, ends = await require_no_hold(engine.ground.backend, lines), await _ends(engine, lines)
+        held, ends = await require_no_hold(engine.context.backend, lines), await _ends(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
         gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]
@@ -50,32 +50,32 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | 
         more = [] if guards is None else await guards(again)
         return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in TABLES)]
 
-    return SystemLine(engine, Line(lines[0].tenant, AUDIT)).saving("remove", actor, work_out, conditions)
+    return SystemLine(engine, Line(lines[0].tenant, AUDIT)).request("remove", actor, work_out, conditions)
 
 
-async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> None:
+async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:
     """Remove lines, and keep what the audit says of them."""
-    await engine.rebaser.save(removal(engine, lines, actor, guards))
+    await engine.writer.save(removal(engine, lines, actor, guards))
     for line in lines:
-        engine.ground.cache.forget(line)
+        engine.context.cache.drop_all(line)
 
 
 async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
     """The last step of each line; None where there is none."""
-    heads = await engine.ground.backend.read(
+    heads = await engine.context.backend.read(
         [Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False) for line in lines]
     )
     return {line: StepRef.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
 
 
 def _removed(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
-    detail = engine.ground.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
+    detail = engine.context.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
     return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
 
 
 async def _carried(engine: Engine, lines: Iterable[Line]) -> list[Event]:
     """What there is to be told of lines, in the order in which it was written."""
-    found = await engine.ground.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
+    found = await engine.context.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
     rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
     return [_again(engine, row) for row in rows]
 
@@ -84,10 +84,10 @@ def _again(engine: Engine, row: Row) -> Event:
     """A row as an event that is told in another line."""
     tenant, name, id, number = str(row.key[0]), str(row.key[1]), str(row.key[2]), int(row.key[3])
     time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
-    codec, detail = engine.ground.codec, {}
+    codec, detail = engine.context.codec, {}
     if row.body:
         try:
-            packed = open_event(Line(tenant, name), id, number, row.body, engine.ground.max_bytes)
+            packed = open_event(Line(tenant, name), id, number, row.body, engine.context.max_bytes)
             detail = codec.unpack(packed)
         except HoldfastError as error:  # it is damaged: the row says the rest all the same
             detail = {"damaged": error.what}

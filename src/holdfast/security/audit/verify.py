@@ -68,7 +68,7 @@ async def lines_of(engine: Engine, tenant: str) -> list[Line]:
 
 async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
     """The steps of a line from the first on, each with its rows, branch by branch."""
-    backend, start = engine.ground.backend, (0, 0)
+    backend, start = engine.context.backend, (0, 0)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
         points = [StepRef.of(row) for row in found]
@@ -79,7 +79,7 @@ async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
                 yield AuditedStep(point, None, ())
                 continue
             try:
-                yield AuditedStep(point, open_step(line, row, engine.ground.max_bytes), by_id[point.id])
+                yield AuditedStep(point, open_step(line, row, engine.context.max_bytes), by_id[point.id])
             except CorruptError as error:
                 yield AuditedStep(point, None, by_id[point.id], error.what)
         if len(found) < _PAGE:
@@ -102,7 +102,7 @@ async def verify(engine: Engine, tenant: str) -> AuditReport:
 
 
 async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
-    codec, limit = engine.ground.codec, engine.ground.max_bytes
+    codec, limit = engine.context.codec, engine.context.max_bytes
     before: StepRef | None = None
     ids: set[str] = set()
     hashes: set[bytes] = set()
@@ -145,7 +145,7 @@ async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditRep
     last = max(ids, default="")
     while True:
         query = Scan(EVENTS, tuple(line), start=start, limit=_PAGE, bodies=False)
-        (found,) = await engine.ground.backend.read([query])
+        (found,) = await engine.context.backend.read([query])
         for row in found:
             id = str(row.key[2])
             if id in ids or id > last:  # what came since is not looked at

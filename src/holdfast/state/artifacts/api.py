@@ -117,7 +117,7 @@ class ArtifactsOperations:
     async def register_many(self, sources: Iterable[ArtifactSource]) -> list[Artifact]:
         """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
         in memory meanwhile."""
-        given = list(validation.several(sources, "artifact"))
+        given = list(validation.require_several(sources, "artifact"))
         for each in given:
             if not isinstance(each, ArtifactSource):
                 raise InvalidError(
@@ -160,7 +160,7 @@ class ArtifactsOperations:
         type_ = _check_text("type", given.type)
         producer = _check_text("producer", given.producer or actor)
         name = _check_text("name", given.name or _name_of(given.source))
-        metadata = dict(validation.mapping(given.metadata or {}, "metadata"))
+        metadata = dict(validation.require_mapping(given.metadata or {}, "metadata"))
         size = validation.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
@@ -184,8 +184,8 @@ class ArtifactsOperations:
             metadata={"sha256": record.sha256, "size": record.size},
         )
         if call.value is not about:
-            told = validation.mapping(call.value, "description of an artifact")
-            record = replace(record, metadata=dict(validation.mapping(told.get("metadata", {}), "metadata")))
+            told = validation.require_mapping(call.value, "description of an artifact")
+            record = replace(record, metadata=dict(validation.require_mapping(told.get("metadata", {}), "metadata")))
             for name in _ABOUT:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
@@ -244,7 +244,7 @@ class ArtifactsOperations:
         """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
         goes on. An identity is shown those of its own scopes."""
         await self._allowed(id, "read")
-        count, actor = validation.count(limit, "limit"), self._handle.guard.actor
+        count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[ArtifactLink] = []
         while len(found) < count:
@@ -274,7 +274,7 @@ class ArtifactsOperations:
         guard = self._handle.guard
         at = guard.scope(getattr(scope, "scope", scope))
         wanted = None if key is None else guard.key(at, key)
-        count, number = validation.count(limit, "limit"), validation.optional_count(version, "version")
+        count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
         prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
         start, stop = _after(after), tuple[str, ...]()
@@ -287,7 +287,7 @@ class ArtifactsOperations:
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
-            (rows,) = await self._handle.engine.ground.backend.read([query])
+            (rows,) = await self._handle.engine.context.backend.read([query])
             for row in rows:
                 made = artifact_links.of_key(at, row)
                 if number in (None, made.version):
@@ -336,7 +336,7 @@ class ArtifactsOperations:
     ) -> list[Artifact]:
         """A page of artifacts in order of their ids: those of a type, of a producer, with a hash, those after another.
         An identity is shown its own."""
-        count, actor = validation.count(limit, "limit"), self._handle.guard.actor
+        count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
         kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
         if actor:
@@ -364,7 +364,7 @@ class LinkBlock:
     def __init__(self, artifacts: ArtifactsOperations, ids: tuple[str, ...]) -> None:
         self._artifacts = artifacts
         self._ids = ids
-        self._linked: AbstractContextManager[None] = trace_context.linked(*ids)
+        self._linked: AbstractContextManager[None] = trace_context.link_artifacts(*ids)
 
     def __enter__(self) -> Self:
         if not isinstance(self._artifacts, SyncApi):

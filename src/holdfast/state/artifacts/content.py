@@ -159,7 +159,7 @@ class ContentUpload:
                 raise ConflictError("the content was removed while it was taken in", hint="Register it again")
             return RecordChange({names.pack_key(_name(number)): handle.codec.pack(piece)})
 
-        await handle.engine.rebaser.save(edited(handle, content_line(handle, token), "content", edit))
+        await handle.engine.writer.save(edited(handle, content_line(handle, token), "content", edit))
 
     async def drop(self, content: StoredContent) -> None:
         """Remove content again."""
@@ -288,7 +288,7 @@ class ContentPieces:
         return await self._entry(self._book, inline(self._kept.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
-        memo = await self._handle.engine.lines.fresh(line)
+        memo = await self._handle.engine.lines.revalidate_tip(line)
 
         async def look(view: ScopeView) -> StoredValue | None:
             return await view.stored(name)

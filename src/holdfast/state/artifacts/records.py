@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
 from holdfast.engine.events import Event
-from holdfast.engine.guard import Guards
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
@@ -158,7 +158,7 @@ class ArtifactRecords:
 
     async def page(self, after: str, limit: int) -> list[str]:
         """A page of the ids of all artifacts, in order."""
-        memo = await self._engine.lines.fresh(self.book.line)
+        memo = await self._engine.lines.revalidate_tip(self.book.line)
 
         async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
@@ -198,7 +198,7 @@ class ArtifactRecords:
             """That the lines of content that records point to are there: others may have removed them meanwhile."""
             if not lines:
                 return []
-            (rows,) = await self._engine.ground.backend.read([Get(LINES, [tuple(line) for line in lines])])
+            (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line) for line in lines])])
             if len(rows) < len(lines):
                 raise _removed_meanwhile()
             return [Expect(LINES, tuple(row.key), row.columns) for row in rows]
@@ -206,13 +206,13 @@ class ArtifactRecords:
         saving = self.book.saving("register", edit, guards)
         saving.if_changed = True
         saving.fold_every = max(1, FOLD_EVERY // len(new))  # what follows would have to go through many, each time
-        (head,) = await self._engine.rebaser.save(saving)
+        (head,) = await self._engine.writer.save(saving)
         for each in new:
             if each.call is not None:
                 each.call.done(head.point.seq + 1, head.point.id)
         return made
 
-    async def delete(self, id: str, guards: Guards | None = None) -> None:
+    async def delete(self, id: str, guards: Preconditions | None = None) -> None:
         """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
         gone: list[Line] = []
 
@@ -238,14 +238,14 @@ class ArtifactRecords:
             return RecordChange(removed=removed, events=[event], rows=rows)
 
         await self.book.change("delete", edit, guards)
-        self._engine.ground.cache.forget(*gone)
+        self._engine.context.cache.drop_all(*gone)
 
     async def sweep(self, grace: int) -> int:
         """Remove content that no artifact has, as processes leave that die while they register one, if nothing was
         added to it for so long. Returns how much there was."""
         old = []
         for line in await self._engine.lines.names(self.handle.tenant, LINES_OF):
-            memo = await self._engine.lines.look(line)
+            memo = await self._engine.lines.load_tip(line)
             if memo is None:
                 continue
             last = memo.info.created if memo.point is None else memo.point.time
@@ -259,7 +259,7 @@ class ArtifactRecords:
 
         if old:
             await self.book.change("sweep", edit)
-        self._engine.ground.cache.forget(*gone)
+        self._engine.context.cache.drop_all(*gone)
         return len(gone)
 
     async def _used(self, line: Line) -> bool:
@@ -333,7 +333,7 @@ class _Registered:
         """See which content is kept already, and by which artifact."""
         book, engine = self._records.book, self._records.handle.engine
         wanted = sorted(hashes)
-        found = await engine.ground.backend.read(
+        found = await engine.context.backend.read(
             [Scan(LINKS, (*book.line, "sha256", each), limit=1) for each in wanted]
         )
         ids: dict[str, str] = {}

@@ -152,14 +152,14 @@ class _Managing:
 
     def knows(self, root: Scope) -> bool:
         """Whether a session is below its own path, or it lives in that session."""
-        return self.own.holds(root) or root.holds(self.own)
+        return self.own.contains(root) or root.contains(self.own)
 
     async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
         """`DeniedError` if it may not do this with a session; `inside`, if those who live in one may. What is then done
         is done on condition that it still may."""
         guard = self.handle.guard
         if guard.actor:
-            mine = self.own.holds(root) or (inside and root.holds(self.own))
+            mine = self.own.contains(root) or (inside and root.contains(self.own))
             at = self.own if mine else root
             permit = await guard.allow_named(action, at, (), f"session {id!r}")
             self.records.book.guards = permit.guards
@@ -230,7 +230,7 @@ class SessionsOperations(Generic[S]):
             on_end,
             nanoseconds(retention),
             self._handle.guard.actor,
-            dict(validation.mapping(metadata or {}, "metadata")),
+            dict(validation.require_mapping(metadata or {}, "metadata")),
         )
         await managing.allow("write", root, name)
         await managing.ends.start(name, record)
@@ -263,7 +263,7 @@ class SessionsOperations(Generic[S]):
         """Give a session further entries of metadata, or others in place of those it has."""
         managing = _Managing(self._handle)
         await managing.get(id, "write")
-        more = dict(validation.mapping(metadata, "metadata"))
+        more = dict(validation.require_mapping(metadata, "metadata"))
         record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
@@ -282,7 +282,7 @@ class SessionsOperations(Generic[S]):
         if not record.archived:
             raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
         wanted = self._handle.guard.scope(record.state if scope is None else scope)
-        if not record.root.holds(wanted):
+        if not record.root.contains(wanted):
             raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
         found = await managing.ends.archived(self._handle.line(wanted), record)
@@ -308,8 +308,8 @@ class SessionsOperations(Generic[S]):
         those after another. An identity is shown those that it knows of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
-        managing, count = _Managing(self._handle), validation.count(limit, "limit")
-        wanted = dict(validation.mapping(metadata or {}, "metadata"))
+        managing, count = _Managing(self._handle), validation.require_count(limit, "limit")
+        wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
             await self._handle.guard.allow("read", managing.own, ())
         waiting = await managing.records.waiting() if status == "expired" else None
@@ -342,7 +342,7 @@ class SessionsOperations(Generic[S]):
         """
         managing = _Managing(self._handle)
         await managing.allow_all()
-        return await managing.ends.collect(validation.count(limit, "limit"))
+        return await managing.ends.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:

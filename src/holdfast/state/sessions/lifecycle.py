@@ -18,7 +18,7 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
-from holdfast.engine.guard import Guards, both_guards
+from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
@@ -170,15 +170,19 @@ class SessionLifecycle:
 
         savings, first = self._removing(lines, guards) if record.on_end == "delete" else ([], guards)
         for each in lines if archives else ():
-            await self._engine.lines.fresh(each.line)  # what is remembered of it may be older than what was seen
+            await self._engine.lines.revalidate_tip(
+                each.line
+            )  # what is remembered of it may be older than what was seen
             savings.append(self._archiving(each, done, strict))
         recording = self._recording(id, record, done, action, call)
-        saving = self._book.saving(action, recording, both_guards(first, marking))
-        _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
+        saving = self._book.saving(action, recording, both_preconditions(first, marking))
+        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
         if record.on_end == "delete":
             self._gone.update(each.line for each in lines)
 
-    def _removing(self, lines: Sequence[SessionLine], guards: Guards) -> tuple[list[AppendRequest], Guards | None]:
+    def _removing(
+        self, lines: Sequence[SessionLine], guards: Preconditions
+    ) -> tuple[list[AppendRequest], Preconditions | None]:
         """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
         nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
         every = [each.line for each in lines]
@@ -189,7 +193,7 @@ class SessionLifecycle:
             if again:
                 raise _Moved
             unchanged = [condition for each in lines for condition in each.unchanged()]
-            held = await require_no_hold(self._engine.ground.backend, every)
+            held = await require_no_hold(self._engine.context.backend, every)
             gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
             return [*await guards(again), *unchanged, *held, *gone]
 
@@ -197,7 +201,7 @@ class SessionLifecycle:
 
     async def _ground(self, line: Line, *, gone: bool) -> list[Change]:
         """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
-        (rows,) = await self._engine.ground.backend.read([Get(LINES, [tuple(line)])])
+        (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
         return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
 
     def _archiving(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
@@ -253,7 +257,7 @@ class SessionLifecycle:
     def _drop(self) -> None:
         """Forget what is remembered of lines that are gone: of many at once, since all that is remembered is gone
         through."""
-        self._engine.ground.cache.forget(*self._gone)
+        self._engine.context.cache.drop_all(*self._gone)
         self._gone.clear()
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
@@ -293,8 +297,8 @@ class SessionLifecycle:
             put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
             return RecordChange(put, events=self._events(id, action, call))
 
-        guards = both_guards(self._book.guards, not_ended(handle, record.root))
-        (head,) = await self._engine.rebaser.save(edited(handle, handle.line(record.root), action, edit, guards))
+        guards = both_preconditions(self._book.guards, not_ended(handle, record.root))
+        (head,) = await self._engine.writer.save(edited(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
             _done(call, head)
 
@@ -339,7 +343,7 @@ class SessionLifecycle:
 
         savings = [self._restoring(self._line(name), count) for name, count in record.lines.items()]
         saving = self._book.saving("restore", self._recording(id, record, new, "restore", call), guards)
-        _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
+        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
     def _restoring(self, line: Line, count: int) -> AppendRequest:
@@ -390,14 +394,14 @@ class SessionLifecycle:
 
         savings, first = self._removing(lines, guards)
         saving = self._book.saving("delete", self._recording(id, record, None, "delete"), first)
-        await self._engine.rebaser.save(*savings, saving)
+        await self._engine.writer.save(*savings, saving)
         self._gone.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
         stop = (moment(self._handle.now() + 1),)
         query = Scan(LINKS, (*self._book.line, "due"), stop=stop, limit=limit, bodies=False)
-        (rows,) = await self._engine.ground.backend.read([query])
+        (rows,) = await self._engine.context.backend.read([query])
         ended = forgotten = 0
         spared: list[str] = []
         held: list[str] = []
@@ -450,7 +454,7 @@ class SessionLifecycle:
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:
     """A session's metadata as hooks left it."""
-    return dict(validation.mapping(call.value, "metadata"))
+    return dict(validation.require_mapping(call.value, "metadata"))
 
 
 def _done(call: FeatureHooks, head: StepInfo) -> None:

@@ -142,7 +142,7 @@ class SessionRecords:
         """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
         due = Scan(LINKS, (*self.book.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
         held = Scan(LINKS, (*self.book.line, "status", "held"), bodies=False)
-        pages = await self.handle.engine.ground.backend.read([due, held])
+        pages = await self.handle.engine.context.backend.read([due, held])
         return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
 
     async def lines(self, roots: Sequence[Scope]) -> list[list[SessionLine]]:
@@ -160,14 +160,14 @@ class SessionRecords:
         for lines in named:
             for line in lines:
                 queries += [Get(LINES, [tuple(line)]), _last(line, 1)]
-        found = iter(await engine.ground.backend.read(queries))
+        found = iter(await engine.context.backend.read(queries))
         seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
         return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
 
     async def traces(self, roots: Sequence[Scope]) -> list[Expect]:
         """For each of some sessions, the condition that no scope is made inside it from now on."""
         keys = [inside(self.handle, root) for root in roots]
-        (rows,) = await self.handle.engine.ground.backend.read([Get(LINKS, keys)])
+        (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}
         return [Expect(LINKS, key, there.get(key)) for key in keys]
 
@@ -183,7 +183,7 @@ class SessionRecords:
         """The last step that was made by somebody, and not to take expired keys away."""
         stop: tuple[int, ...] = ()
         while True:
-            (rows,) = await self.handle.engine.ground.backend.read([_last(line, _BACK)._replace(stop=stop)])
+            (rows,) = await self.handle.engine.context.backend.read([_last(line, _BACK)._replace(stop=stop)])
             for row in rows:
                 if (point := StepRef.of(row)).kind != LAPSE:
                     return point

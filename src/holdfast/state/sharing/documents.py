@@ -65,7 +65,7 @@ class DocumentOperations:
         if version is None:
             found = await self._now()
         else:
-            found = await self._at(validation.count(version, "version"))
+            found = await self._at(validation.require_count(version, "version"))
         await self._place.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
@@ -97,7 +97,7 @@ class DocumentOperations:
         or `UNRESOLVED` to refuse it.
         """
         await self._place.may("read", CONTENT)
-        handle, version = self._place.for_(CONTENT), validation.count(base, "version")
+        handle, version = self._place.for_(CONTENT), validation.require_count(base, "version")
         resolver = self._resolver(settle)
         mine, made = pack_value(handle, CONTENT, value), list[Packed]()
 
@@ -119,7 +119,7 @@ class DocumentOperations:
     @sync_and_async
     async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
         """The document, as soon as it has a later version; None if it had none within so many seconds."""
-        version = validation.count(after, "version")
+        version = validation.require_count(after, "version")
         await self._place.may("read", CONTENT)
 
         async def look() -> DocumentVersion | None:
@@ -135,7 +135,7 @@ class DocumentOperations:
         """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
         longer history."""
         return await history.of(
-            self._place.for_(CONTENT), self._place.own, CONTENT, validation.count(limit, "limit"), before
+            self._place.for_(CONTENT), self._place.own, CONTENT, validation.require_count(limit, "limit"), before
         )
 
     @sync_and_async

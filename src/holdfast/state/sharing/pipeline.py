@@ -93,10 +93,10 @@ class PipelineOperations:
     """What can be done with a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
     def __init__(self, place: SharedResource, stages: Sequence[str], tries: int) -> None:
-        names = [check_key(stage, "name of the stage") for stage in validation.several(stages, "stage")]
+        names = [check_key(stage, "name of the stage") for stage in validation.require_several(stages, "stage")]
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
             raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
-        if validation.count(tries, "number of tries") < 1:
+        if validation.require_count(tries, "number of tries") < 1:
             raise InvalidError("an item is tried once at least")
         self.stages = tuple(names)
         self._place = place
@@ -121,7 +121,7 @@ class PipelineOperations:
     @sync_and_async
     async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
-        return await self._put(list(validation.several(items, "item")), delay)
+        return await self._put(list(validation.require_several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class PipelineOperations:
     async def forget(self, ids: Iterable[str]) -> int:
         """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
         Returns how many there were."""
-        wanted = [check_key(id, "id of an item") for id in validation.several(ids, "id")]
+        wanted = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
         handle, gone = self._place.for_(self.stages[-1]), 0
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -258,7 +258,7 @@ class PipelineOperations:
         if not 0 < len(items) <= _MOST:
             raise InvalidError(f"1 to {_MOST} items are put in at a time, not {len(items)}")
         first = self.stages[0]
-        handle, trace, names = self._place.for_(first), trace_context.traced(), list[str]()
+        handle, trace, names = self._place.for_(first), trace_context.current_or_new(), list[str]()
         wait = 0 if delay is None else nanoseconds(delay)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
@@ -364,7 +364,7 @@ class PipelineOperations:
     async def _page(self, prefix: str, after: str, limit: int) -> list[tuple[str, Any]]:
         await self._place.handle.guard.allow("read", self.scope, ())
         last = prefix + check_key(after, "id of an item") if after else ""
-        page = validation.count(limit, "limit")
+        page = validation.require_count(limit, "limit")
         found = await viewed(
             self._place.handle, self._place.own, lambda view: view.items(prefix, after=last, limit=page)
         )

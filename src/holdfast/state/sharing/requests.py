@@ -169,7 +169,7 @@ class RequestsOperations:
 
     async def _ask(self, payload: Any, timeout: float) -> str:
         handle, seconds = self._place.for_(ASK), checked(timeout)
-        token, trace = secrets.token_hex(8), trace_context.traced()
+        token, trace = secrets.token_hex(8), trace_context.current_or_new()
         record = {
             "value": payload,
             "actor": handle.guard.actor,

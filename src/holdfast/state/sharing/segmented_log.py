@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from holdfast.backends.interface import Backend, Change, Get, Query, Scan
 from holdfast.backends.interface import Row as StoredRow
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.engine.guard import FREELY, Permit
+from holdfast.engine.guard import UNCONDITIONAL, Permit
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
@@ -129,7 +129,7 @@ class SegmentedLog:
             return await seen(self._handle, self.line(number - 1), before, make, view.now)
 
         async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
-            return [] if before is None else [self._handle.engine.lines.there(self.line(number - 1), before)]
+            return [] if before is None else [self._handle.engine.lines.step_exists(self.line(number - 1), before)]
 
         written, _ = await commit(handle, {self.link(number): writes}, guards=guards)
         return written
@@ -171,11 +171,11 @@ class SegmentedLog:
         """The last link, and its last step."""
         number = await self._last_known()
         while number is not None:
-            memo = await self._handle.engine.lines.fresh(self.line(number))
+            memo = await self._handle.engine.lines.revalidate_tip(self.line(number))
             if memo is None or memo.point is None:
                 number = await self._last()
                 continue
-            if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.look(self.line(number + 1)) is None:
+            if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
                 self._remember(number)
                 return number, memo.point
             number += 1
@@ -187,7 +187,7 @@ class SegmentedLog:
         """The number of the first step that is there."""
         return LENGTH * (await self._edge(reverse=False) or 0)
 
-    async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = FREELY) -> int:
+    async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = UNCONDITIONAL) -> int:
         """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
         last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
         first, last, dropped = await self._edge(reverse=False), await self._last(), 0
@@ -202,15 +202,15 @@ class SegmentedLog:
             dropped += LENGTH
         return dropped
 
-    async def delete(self, permit: Permit = FREELY) -> bool:
+    async def delete(self, permit: Permit = UNCONDITIONAL) -> bool:
         """Remove all of it. False if there was nothing. What the audit says of it stays."""
         own = self._handle.line(self._own)
-        if await self._handle.engine.lines.look(own) is None:
+        if await self._handle.engine.lines.load_tip(own) is None:
             return False
         await self.drop(lambda *_: True, permit)  # by the link: what is to be kept of a long chain is no single batch
         first, last = await self._edge(reverse=False), await self._last()
         links = [] if last is None else [self.line(number) for number in range(first or 0, last + 1)]
-        self._handle.engine.ground.cache.drop(self._known)
+        self._handle.engine.context.cache.drop(self._known)
         await self._remove([own, *links], permit)
         return True
 
@@ -221,10 +221,10 @@ class SegmentedLog:
 
     @property
     def _backend(self) -> Backend:
-        return self._handle.engine.ground.backend
+        return self._handle.engine.context.backend
 
     async def _last_known(self) -> int | None:
-        known: int | None = self._handle.engine.ground.cache.get(self._known)
+        known: int | None = self._handle.engine.context.cache.get(self._known)
         return await self._last() if known is None else known
 
     async def _last(self) -> int | None:
@@ -243,4 +243,4 @@ class SegmentedLog:
         return int(str(rows[0].key[1])[len(prefix) :]) if rows else None
 
     def _remember(self, number: int) -> None:
-        self._handle.engine.ground.cache.put(self._known, number, _WEIGHT)
+        self._handle.engine.context.cache.put(self._known, number, _WEIGHT)

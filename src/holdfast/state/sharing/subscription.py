@@ -74,7 +74,7 @@ class SubscriptionOperations:
     async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
         """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
         received before."""
-        if validation.count(limit, "number of messages") < 1:
+        if validation.require_count(limit, "number of messages") < 1:
             raise InvalidError("at least 1 message is received")
         await self._ack()
         return await self._next(limit, timeout)

@@ -214,11 +214,11 @@ async def messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
     """The messages in some steps."""
     handle, found = place.handle, []
     for number, row in enumerate(page.rows, page.first + 1):
-        point, step = StepRef.of(row), open_step(page.line, row, handle.engine.ground.max_bytes)
+        point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
         packed = dict(step.edit.put).get(_PACKED)
         if type(packed) is not Set:
             raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
-        resolved = await handle.engine.states.resolved(page.line, {_PACKED: packed.value})
+        resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
         about = handle.codec.unpack(step.header.metadata)
         found.append(
             TopicMessage(

@@ -15,10 +15,10 @@ KEPT = 1000
 
 async def trim(place: SharedResource, keep: int) -> int:
     """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
-    count = max(validation.count(keep, "number of steps to keep"), 1)
+    count = max(validation.require_count(keep, "number of steps to keep"), 1)
     await place.handle.guard.allow("write", place.scope, ())
     engine, line, dropped = place.handle.engine, place.handle.line(place.own), 0
-    if await engine.lines.look(line) is None:
+    if await engine.lines.load_tip(line) is None:
         return 0
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001 - there are none
