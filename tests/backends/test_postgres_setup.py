@@ -196,7 +196,7 @@ def test_several_processes_come_first(url: str, count: int) -> None:
         "from holdfast.backends.conformance.rows import row_of\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
-        "store = run(Postgres.open(sys.argv[1]))\n"
+        "store = run(PostgresBackend.open(sys.argv[1]))\n"
         "assert run(store.apply([Create(LINES, row_of(LINES, 'tenant', sys.argv[2]))])) is None\n"
         "run(store.close())\n"
     )

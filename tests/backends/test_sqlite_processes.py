@@ -34,13 +34,13 @@ def write(store, line, count):
 """
 
 APPENDING = """
-store = run(SQLite.open(url, synchronous="normal"))
+store = run(SQLiteBackend.open(url, synchronous="normal"))
 write(store, name, 100)
 run(store.close())
 """
 
 FORKING = """
-store = run(SQLite.open(url, synchronous="normal"))
+store = run(SQLiteBackend.open(url, synchronous="normal"))
 stop = threading.Event()
 counts = {}
 failures = []
@@ -110,7 +110,7 @@ run(store.close())
 """
 
 LEFT_OPEN = """
-store = run(SQLite.open(url))
+store = run(SQLiteBackend.open(url))
 write(store, name, 3)
 asyncio.run(arun(store.apply([Create(NODES, node("task", 0))])))
 if name == "dropped":

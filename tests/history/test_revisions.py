@@ -106,7 +106,7 @@ def test_times(store: Store) -> None:
     for n in range(10):
         point = store.get("t", at=f"main#{n}")
         back = (START + 10 * 24 * HOUR - to_time(point.time) + 999) // HOUR
-        store._engine.ground.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
+        store._engine.context.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
         for text in (f"{back}h", f"{back} hours ago", point.time.isoformat()):
             assert store.thread("t").resolve(f"main@{{{text}}}").id == point.id
             assert store.thread("t").resolve(f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"

@@ -43,5 +43,5 @@ def async_store(clock: Clock | None = None) -> AsyncStore:
 def events(of: Any, line: str = "") -> list[Row]:
     """All rows of events, or those of one line."""
     prefix = (of.tenant, line) if line else (of.tenant,)
-    (rows,) = run(of._engine.ground.backend.read([Scan(EVENTS, prefix)]))
+    (rows,) = run(of._engine.context.backend.read([Scan(EVENTS, prefix)]))
     return list(rows)

@@ -31,10 +31,10 @@ def tree_of_errors(top: type[HoldfastError] = HoldfastError) -> Iterator[type[Ho
 CLASSES = [each for each in dict.fromkeys(tree_of_errors()) if each.__module__.startswith("holdfast.")]
 
 
-def codes_given(name: str, package: str = "") -> set[str]:
+def codes_given(name: str, *packages: str) -> set[str]:
     """The constants that are given as a keyword, or as the first argument of a function."""
     found = set()
-    for path in (SOURCE / package).rglob("*.py"):
+    for path in (path for package in packages or ("",) for path in (SOURCE / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
@@ -84,7 +84,7 @@ def test_every_finding_is_explained() -> None:
 def test_every_check_of_the_doctor_is_explained() -> None:
     used = set().union(
         *(
-            codes_given(level, "maintenance/doctor")
+            codes_given(level, "maintenance/doctor", "store")
             for level in ("ok", "note", "warning", "problem", "_failed", "_found")
         )
     )

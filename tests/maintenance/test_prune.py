@@ -131,7 +131,7 @@ def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
         ("80", True, ("last",)),
         ("7", True, ("last of main",)),
         *((str(n), False, ()) for n in (6, 5, 4, 3)),
-        ("2", True, ("tag good",)),
+        ("2", True, ("label good",)),
         *((str(n), False, ()) for n in (1, 0)),
     ]
     assert (report.kept, report.dropped, report.dry_run) == (4, 6, False)

@@ -31,8 +31,8 @@ def test_delta_channels_are_carried_along(saver: HoldfastSaver, rules: dict[str,
         for number in range(4):
             turn(graph, thread, number)
     before = {each.config["configurable"]["checkpoint_id"]: each for each in graph.get_state_history(on("pruned"))}
-    planned = store.prune(threads="pruned", dry_run=True, **rules)
-    report = store.prune(threads="pruned", **rules)
+    planned = store.maintenance.prune(threads="pruned", dry_run=True, **rules)
+    report = store.maintenance.prune(threads="pruned", **rules)
     assert [each.thread for each in report.threads] == ["pruned", "pruned␟child"]
     assert (planned.dropped, planned.bytes) == (report.dropped, report.bytes)
     assert report.dropped > 5
@@ -41,7 +41,7 @@ def test_delta_channels_are_carried_along(saver: HoldfastSaver, rules: dict[str,
     assert state_of(graph, "pruned") == state_of(graph, "whole")
     for number in range(4, 7):
         assert turn(graph, "pruned", number) == turn(graph, "whole", number)
-        store.prune(**rules, threads="pruned")
+        store.maintenance.prune(**rules, threads="pruned")
         assert state_of(graph, "pruned") == state_of(graph, "whole")
 
 

@@ -89,12 +89,18 @@ def test_names_tags_pins_and_the_ends_of_branches() -> None:
         RetentionCandidate(7, "7"),
     ]
     always = {"3": ("pinned: the auditors want it", "pinned"), "4": ("last of main", "last of draft")}
-    everything = {"1": ("name v1",), "2": ("tag release-1", "tag good"), **always, "5": ("matches",), "7": ("latest",)}
+    everything = {
+        "1": ("tag v1",),
+        "2": ("label release-1", "label good"),
+        **always,
+        "5": ("matches",),
+        "7": ("latest",),
+    }
     assert decided(Retention(keep_latest=True), candidates) == everything
     bare = {**always, "5": ("matches",), "7": ("latest",)}
     assert decided(Retention(keep_latest=True, keep_tagged=False), candidates) == bare
     tagged = Retention(keep_labels=["release-*"], keep_tagged=False)
-    assert decided(tagged, candidates) == {"2": ("tag release-1",), **bare}
+    assert decided(tagged, candidates) == {"2": ("label release-1",), **bare}
 
 
 def test_without_room_the_oldest_go_that_are_only_kept_by_age_or_number() -> None:
@@ -103,7 +109,7 @@ def test_without_room_the_oldest_go_that_are_only_kept_by_age_or_number() -> Non
     room = [each.before(candidates[3].time + 1) for each in verdicts]
     assert [(each.kept, each.reasons) for each in room] == [
         (False, ("over the size",)),
-        (True, ("name v1", "last")),
+        (True, ("tag v1", "last")),
         (False, ("over the size",)),
         (True, ("latest", "last")),
     ]

@@ -69,7 +69,7 @@ def once(store: Any, kinds: JobTypes, **more: Any) -> RunEnd:
 
 
 def token(store: Any) -> Row | None:
-    (rows,) = run(store._engine.ground.backend.read([Get(REFS, [("", "", "lease", "job a", "")])]))
+    (rows,) = run(store._engine.context.backend.read([Get(REFS, [("", "", "lease", "job a", "")])]))
     return rows[0] if rows else None
 
 

@@ -139,7 +139,7 @@ def _agent(act: Any, status: str = "created") -> Any:
 def _stored(act: Any) -> Any:
     """The same, which takes the victim's messages for its own."""
     agent = _agent(act)
-    agent.keeper.point = act._handle.engine.lines.known(agent.keeper.line.line).point
+    agent.keeper.point = act._handle.engine.lines.cached_tip(agent.keeper.line.line).point
     agent.keeper.data.conversation.stored(1, 1, agent.keeper.messages)
     return agent
 
