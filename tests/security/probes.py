@@ -140,7 +140,7 @@ def _stored(act: Any) -> Any:
     """The same, which takes the victim's messages for its own."""
     agent = _agent(act)
     agent.keeper.point = act._handle.engine.lines.cached_tip(agent.keeper.line.line).point
-    agent.keeper.data.conversation.stored(1, 1, agent.keeper.messages)
+    agent.keeper.data.conversation.reset(1, 1, agent.keeper.messages)
     return agent
 
 

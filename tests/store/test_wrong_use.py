@@ -170,8 +170,7 @@ def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> 
 
 
 UNOPENED: list[tuple[str, dict[str, Any], str]] = [
-    ("agents.db", {}, "no scheme .at agents.db.. Try sqlite:///agents.db"),
-    ("", {}, "no scheme. Try sqlite:///agents.db"),
+    ("", {}, "named by a URL or a path, not by ''.*sqlite:///agents.db"),
     ("nonsense://x", {}, "no backend serves nonsense:// .at nonsense://x.. Known here: az://, .*sqlite://"),
     ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
     ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
