@@ -88,6 +88,7 @@ def test_help_loads_neither_a_store_nor_a_command() -> None:
             arguments
         )
         assert {name for name in loaded if name.startswith("holdfast.")} == {
+            "holdfast._lazy",
             "holdfast.errors",
             "holdfast.interfaces",
             "holdfast.interfaces.cli",

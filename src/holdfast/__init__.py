@@ -1,12 +1,10 @@
 """Durable, versioned, verifiable state for AI agents."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.agents import AgentBuilder as AgentBuilder
     from holdfast.agents import AsyncPersistentAgent as AsyncPersistentAgent
     from holdfast.agents import Machine as Machine
@@ -16,7 +14,8 @@ if TYPE_CHECKING:
     from holdfast.codec import Limits as Limits
     from holdfast.codec import OpaqueValue as OpaqueValue
     from holdfast.codec import Registry as Registry
-    from holdfast.codec.registry import default_registry
+    from holdfast.codec.registry import allow as allow
+    from holdfast.codec.registry import register as register
     from holdfast.engine.model.missing import MISSING as MISSING
     from holdfast.engine.trace_context import bound as bound
     from holdfast.engine.trace_context import correlation as correlation
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from holdfast.history.merge import UNRESOLVED as UNRESOLVED
     from holdfast.history.merge import MergeConflict as MergeConflict
     from holdfast.maintenance.explain.explanations import explain as explain
-    from holdfast.maintenance.jobs.jobs import AsyncJobs as AsyncJobs
-    from holdfast.maintenance.jobs.jobs import Jobs as Jobs
+    from holdfast.maintenance.jobs.api import AsyncJobs as AsyncJobs
+    from holdfast.maintenance.jobs.api import Jobs as Jobs
     from holdfast.maintenance.jobs.runner import AsyncJobRunner as AsyncJobRunner
     from holdfast.maintenance.jobs.runner import JobRunner as JobRunner
     from holdfast.maintenance.retention import Retention as Retention
@@ -63,125 +62,72 @@ if TYPE_CHECKING:
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
 
-    register = default_registry.register
-    allow: Callable[..., Any] = default_registry.allow
 
-_AGENTS = ("AgentBuilder", "AsyncPersistentAgent", "Machine", "PersistentAgent", "persistent")
-_AUTOSAVE = (
-    "AsyncAutoCheckpointer",
-    "AsyncCheckpointableMixin",
-    "AutoCheckpointer",
-    "CheckpointableMixin",
-    "EveryStep",
-    "Interval",
-    "OnChange",
-    "OnEvent",
-)
-_CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
-_CHECKPOINTS = ("Checkpoint", "ThreadInfo")
-_ERRORS = (
-    "ConfigError",
-    "ConflictError",
-    "CorruptError",
-    "DeniedError",
-    "HandlerError",
-    "HoldfastError",
-    "InvalidError",
-    "NotFoundError",
-    "TransientError",
-    "RequestTimeoutError",
-    "UnavailableError",
-    "OutcomeUnknownError",
-    "UnsupportedError",
-    "VetoError",
-)
-_CODEC = ("Codec", "OpaqueValue", "Limits", "Registry")
-_DOCTOR = ("doctor",)
-_EXPLANATIONS = ("explain",)
-_JOBS = ("AsyncJobs", "Jobs")
-_IDENTITY = ("Identity",)
-_MERGING = ("UNRESOLVED", "MergeConflict")
-_MISSING = ("MISSING",)
-_OPENING = ("aopen", "open")
-_POLICY = ("Policy",)
-_PROOF = ("check_audit",)
-_REGISTRY = ("allow", "register")
-_RETENTION = ("Retention",)
-_RUNNER = ("AsyncJobRunner", "JobRunner")
-_STORE = ("AsyncStore", "Store")
-_TRACING = ("bound", "correlation")
+_EXPORTS = {
+    "AgentBuilder": "holdfast.agents",
+    "AsyncAutoCheckpointer": "holdfast.store.auto_checkpoint",
+    "AsyncCheckpointableMixin": "holdfast.store.auto_checkpoint",
+    "AsyncCheckpointer": "holdfast.store.checkpointer",
+    "AsyncJobRunner": "holdfast.maintenance.jobs.runner",
+    "AsyncJobs": "holdfast.maintenance.jobs.api",
+    "AsyncPersistentAgent": "holdfast.agents",
+    "AsyncStore": "holdfast.store.store",
+    "AutoCheckpointer": "holdfast.store.auto_checkpoint",
+    "Checkpoint": "holdfast.engine.types",
+    "CheckpointableMixin": "holdfast.store.auto_checkpoint",
+    "Checkpointer": "holdfast.store.checkpointer",
+    "Codec": "holdfast.codec",
+    "ConfigError": "holdfast.errors",
+    "ConflictError": "holdfast.errors",
+    "CorruptError": "holdfast.errors",
+    "DeniedError": "holdfast.errors",
+    "EveryStep": "holdfast.store.auto_checkpoint",
+    "HandlerError": "holdfast.errors",
+    "HoldfastError": "holdfast.errors",
+    "Identity": "holdfast.security.access.identity",
+    "Interval": "holdfast.store.auto_checkpoint",
+    "InvalidError": "holdfast.errors",
+    "JobRunner": "holdfast.maintenance.jobs.runner",
+    "Jobs": "holdfast.maintenance.jobs.api",
+    "Limits": "holdfast.codec",
+    "MISSING": "holdfast.engine.model.missing",
+    "Machine": "holdfast.agents",
+    "MergeConflict": "holdfast.history.merge",
+    "NotFoundError": "holdfast.errors",
+    "OnChange": "holdfast.store.auto_checkpoint",
+    "OnEvent": "holdfast.store.auto_checkpoint",
+    "OpaqueValue": "holdfast.codec",
+    "OutcomeUnknownError": "holdfast.errors",
+    "PersistentAgent": "holdfast.agents",
+    "Policy": "holdfast.security.access.policy",
+    "Registry": "holdfast.codec",
+    "RequestTimeoutError": "holdfast.errors",
+    "Retention": "holdfast.maintenance.retention",
+    "Store": "holdfast.store.store",
+    "ThreadInfo": "holdfast.engine.types",
+    "TransientError": "holdfast.errors",
+    "UNRESOLVED": "holdfast.history.merge",
+    "UnavailableError": "holdfast.errors",
+    "UnsupportedError": "holdfast.errors",
+    "VetoError": "holdfast.errors",
+    "aopen": "holdfast.store.opener",
+    "bound": "holdfast.engine.trace_context",
+    "check_audit": "holdfast.security.audit.export",
+    "correlation": "holdfast.engine.trace_context",
+    "doctor": "holdfast.store.doctor",
+    "explain": "holdfast.maintenance.explain.explanations",
+    "open": "holdfast.store.opener",
+    "persistent": "holdfast.agents",
+    "allow": "holdfast.codec.registry",
+    "register": "holdfast.codec.registry",
+}
 
-__all__ = [  # noqa: PLE0604 - strings all of them
-    *_AGENTS,
-    *_AUTOSAVE,
-    *_CHECKPOINTER,
-    *_CHECKPOINTS,
-    *_CODEC,
-    *_DOCTOR,
-    *_ERRORS,
-    *_EXPLANATIONS,
-    *_JOBS,
-    *_IDENTITY,
-    *_MERGING,
-    *_MISSING,
-    *_OPENING,
-    *_POLICY,
-    *_PROOF,
-    *_REGISTRY,
-    *_RETENTION,
-    *_RUNNER,
-    *_STORE,
-    *_TRACING,
-    "__version__",
-]
+__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - strings all of them
 
+if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
+    from holdfast._lazy import exports
 
-def __getattr__(name: str) -> Any:
-    # Loaded on first use, so that importing the package costs next to nothing.
-    found: Any = None
-    if name in _AGENTS:
-        from holdfast import agents as found
-    elif name in _AUTOSAVE:
-        from holdfast.store import auto_checkpoint as found
-    elif name in _CHECKPOINTER:
-        from holdfast.store import checkpointer as found
-    elif name in _CHECKPOINTS:
-        from holdfast.engine import types as found
-    elif name in _CODEC:
-        from holdfast import codec as found
-    elif name in _ERRORS:
-        from holdfast import errors as found
-    elif name in _DOCTOR:
-        from holdfast.store import doctor as found
-    elif name in _EXPLANATIONS:
-        from holdfast.maintenance.explain import explanations as found
-    elif name in _JOBS:
-        from holdfast.maintenance.jobs import jobs as found
-    elif name in _IDENTITY:
-        from holdfast.security.access import identity as found
-    elif name in _POLICY:
-        from holdfast.security.access import policy as found
-    elif name in _PROOF:
-        from holdfast.security.audit import export as found
-    elif name in _MERGING:
-        from holdfast.history import merge as found
-    elif name in _MISSING:
-        from holdfast.engine.model import missing as found
-    elif name in _OPENING:
-        from holdfast.store import opener as found
-    elif name in _REGISTRY:
-        from holdfast.codec.registry import default_registry as found
-    elif name in _RETENTION:
-        from holdfast.maintenance import retention as found
-    elif name in _RUNNER:
-        from holdfast.maintenance.jobs import runner as found
-    elif name in _STORE:
-        from holdfast.store import store as found
-    elif name in _TRACING:
-        from holdfast.engine import trace_context as found
-    if found is None:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    return getattr(found, name)
+    __getattr__ = exports(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, JobRun, Jobs
+from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.jobs import Job, JobRun
+from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, JobTypes
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType
 from holdfast.store.store import Store
 
 __all__ = [

@@ -240,7 +240,7 @@ def test_deleted_threads_are_gone(url: str) -> None:
 
 
 def test_a_step_with_too_many_words_is_found_by_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer, "MOST", 5)
+    monkeypatch.setattr(indexer, "MAX_WORDS", 5)
     with holdfast.open(url) as store:
         store.maintenance.build_index()
         store.put("t", {"say": " ".join(f"word{n}" for n in range(50))}, id="1")

@@ -25,7 +25,7 @@ from holdfast.engine.lines import index_key
 from holdfast.errors import CorruptError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult
-from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.doctor import doctor
 from holdfast.store.store import Store

@@ -11,7 +11,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
-from holdfast.maintenance.jobs.jobs import Jobs, JobTable
+from holdfast.maintenance.jobs.api import Jobs
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.store.doctor import CheckLevel, doctor
 from tests.maintenance.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place

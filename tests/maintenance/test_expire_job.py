@@ -11,7 +11,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
-from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.api import Jobs
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, timed

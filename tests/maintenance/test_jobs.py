@@ -24,8 +24,10 @@ from holdfast.errors import (
     TooLargeError,
     TransientError,
 )
-from holdfast.maintenance.jobs.jobs import KEPT_RUNS, AsyncJobs, Jobs, JobTable, retry_after
-from holdfast.maintenance.jobs.types import JobResult, JobType, JobTypes
+from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.jobs import KEPT_RUNS, JobTable, retry_after
+from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.maintenance.jobs.api import Jobs
+from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.types import JobType
 from tests.agents.autosaved import patiently, timely
 from tests.support.nightly import mostly_nightly
 

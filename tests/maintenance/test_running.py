@@ -20,9 +20,11 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
 from holdfast.jobs import JobContext
+from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
 from holdfast.maintenance.jobs.execution import RunEnd, _start, run_job
-from holdfast.maintenance.jobs.jobs import AsyncJobs, Jobs, JobTable
-from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.maintenance.jobs.jobs import JobTable
+from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.store import StoreOperations
 from tests.agents.autosaved import until
 from tests.maintenance.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed

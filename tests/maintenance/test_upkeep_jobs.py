@@ -14,8 +14,8 @@ from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import JobTypes
+from holdfast.maintenance.jobs.api import Jobs
+from holdfast.maintenance.jobs.registry import JobTypes
 from tests.damaged import flipped
 
 

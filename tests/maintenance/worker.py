@@ -12,8 +12,9 @@ from pathlib import Path
 
 import holdfast
 from holdfast.jobs import JobContext
+from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.runner import JobRunner
-from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.maintenance.jobs.types import JobType
 
 
 def note(path: Path, text: str) -> None:

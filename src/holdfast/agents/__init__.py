@@ -5,7 +5,7 @@ store), `runtime` (saving a live agent), `transfer` (handing over to another age
 (the API for programs) and `snapshots` (an agent in one file). All public names can be imported from here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agent import AsyncPersistentAgent as AsyncPersistentAgent
@@ -52,93 +52,58 @@ if TYPE_CHECKING:
     from holdfast.agents.transfer.offer import Offer as Offer
     from holdfast.agents.transfer.offer import Transfer as Transfer
 
-_AGENT = ("AsyncPersistentAgent", "PersistentAgent")
-_AGENTS = ("Agents", "AgentsOperations", "AsyncAgents")
-_AUTOSAVE = ("Autosave",)
-_BUILDER = ("AgentBuilder", "persistent")
-_CONVERSATION = ("AsyncConversation", "Conversation", "MessageMatch")
-_HANDLE = ("AgentHandle", "AgentOperations", "AsyncAgentHandle")
-_LISTING = ("AgentInfo", "AgentStep")
-_STATE_MACHINE = ("Machine", "Transition")
-_METRICS = ("AgentMetrics", "StoreMetrics")
-_DIAGRAM = ("dot", "mermaid")
-_RECORD = ("AgentRecord", "PendingChange", "Status")
-_RECOVERY_REPORT = ("Recovery",)
-_TRANSITION_CHECK = ("TransitionCheck", "check_transitions")
-_OPTIONS = ("Policies", "AgentOptions")
-_SPEC = ("AgentRegistry", "Persistent", "Spec", "registry")
-_TOOLS = ("AsyncTools", "Tool", "Tools")
-_OFFER = ("Offer", "Transfer")
-_TRANSITION_LOG = ("TransitionRecord", "TransitionCounts", "counts")
-_WORKFLOW = ("Workflow",)
+_EXPORTS = {
+    "AgentBuilder": "holdfast.agents.definition.builder",
+    "AgentHandle": "holdfast.agents.api.handle",
+    "AgentInfo": "holdfast.agents.storage.listing",
+    "AgentMetrics": "holdfast.agents.runtime.metrics",
+    "AgentOperations": "holdfast.agents.api.handle",
+    "AgentOptions": "holdfast.agents.definition.options",
+    "AgentRecord": "holdfast.agents.storage.record",
+    "AgentRegistry": "holdfast.agents.definition.spec",
+    "AgentStep": "holdfast.agents.storage.listing",
+    "Agents": "holdfast.agents.api.agents",
+    "AgentsOperations": "holdfast.agents.api.agents",
+    "AsyncAgentHandle": "holdfast.agents.api.handle",
+    "AsyncAgents": "holdfast.agents.api.agents",
+    "AsyncConversation": "holdfast.agents.api.conversation",
+    "AsyncPersistentAgent": "holdfast.agents.api.agent",
+    "AsyncTools": "holdfast.agents.api.tools",
+    "Autosave": "holdfast.agents.definition.autosave",
+    "Conversation": "holdfast.agents.api.conversation",
+    "Machine": "holdfast.agents.definition.state_machine",
+    "MessageMatch": "holdfast.agents.api.conversation",
+    "Offer": "holdfast.agents.transfer.offer",
+    "PendingChange": "holdfast.agents.storage.record",
+    "Persistent": "holdfast.agents.definition.spec",
+    "PersistentAgent": "holdfast.agents.api.agent",
+    "Policies": "holdfast.agents.definition.options",
+    "Recovery": "holdfast.agents.runtime.recovery_report",
+    "Spec": "holdfast.agents.definition.spec",
+    "Status": "holdfast.agents.storage.record",
+    "StoreMetrics": "holdfast.agents.runtime.metrics",
+    "Tool": "holdfast.agents.api.tools",
+    "Tools": "holdfast.agents.api.tools",
+    "Transfer": "holdfast.agents.transfer.offer",
+    "Transition": "holdfast.agents.definition.state_machine",
+    "TransitionCheck": "holdfast.agents.storage.transition_check",
+    "TransitionCounts": "holdfast.agents.storage.transition_log",
+    "TransitionRecord": "holdfast.agents.storage.transition_log",
+    "Workflow": "holdfast.agents.api.workflow",
+    "check_transitions": "holdfast.agents.storage.transition_check",
+    "counts": "holdfast.agents.storage.transition_log",
+    "dot": "holdfast.agents.storage.diagram",
+    "mermaid": "holdfast.agents.storage.diagram",
+    "persistent": "holdfast.agents.definition.builder",
+    "registry": "holdfast.agents.definition.spec",
+}
 
-__all__ = [  # noqa: PLE0604 - strings all of them
-    *_AGENT,
-    *_AGENTS,
-    *_AUTOSAVE,
-    *_BUILDER,
-    *_CONVERSATION,
-    *_HANDLE,
-    *_LISTING,
-    *_STATE_MACHINE,
-    *_METRICS,
-    *_DIAGRAM,
-    *_RECORD,
-    *_RECOVERY_REPORT,
-    *_TRANSITION_CHECK,
-    *_OPTIONS,
-    *_SPEC,
-    *_TOOLS,
-    *_OFFER,
-    *_TRANSITION_LOG,
-    *_WORKFLOW,
-]
+__all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 
+if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
+    from holdfast._lazy import exports
 
-def __getattr__(name: str) -> Any:
-    # Imported on first use, so that a program without agents starts as fast.
-    module: Any = None
-    if name in _AGENT:
-        from holdfast.agents.api import agent as module
-    elif name in _AGENTS:
-        from holdfast.agents.api import agents as module
-    elif name in _AUTOSAVE:
-        from holdfast.agents.definition import autosave as module
-    elif name in _BUILDER:
-        from holdfast.agents.definition import builder as module
-    elif name in _CONVERSATION:
-        from holdfast.agents.api import conversation as module
-    elif name in _HANDLE:
-        from holdfast.agents.api import handle as module
-    elif name in _LISTING:
-        from holdfast.agents.storage import listing as module
-    elif name in _STATE_MACHINE:
-        from holdfast.agents.definition import state_machine as module
-    elif name in _METRICS:
-        from holdfast.agents.runtime import metrics as module
-    elif name in _DIAGRAM:
-        from holdfast.agents.storage import diagram as module
-    elif name in _RECORD:
-        from holdfast.agents.storage import record as module
-    elif name in _RECOVERY_REPORT:
-        from holdfast.agents.runtime import recovery_report as module
-    elif name in _TRANSITION_CHECK:
-        from holdfast.agents.storage import transition_check as module
-    elif name in _OPTIONS:
-        from holdfast.agents.definition import options as module
-    elif name in _SPEC:
-        from holdfast.agents.definition import spec as module
-    elif name in _TOOLS:
-        from holdfast.agents.api import tools as module
-    elif name in _OFFER:
-        from holdfast.agents.transfer import offer as module
-    elif name in _TRANSITION_LOG:
-        from holdfast.agents.storage import transition_log as module
-    elif name in _WORKFLOW:
-        from holdfast.agents.api import workflow as module
-    if module is None:
-        raise AttributeError(f"module 'holdfast.agents' has no attribute {name!r}")
-    return getattr(module, name)
+    __getattr__ = exports(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ scheme, and its object a `holdfast.backends.interface.Backend`.
 
 from __future__ import annotations
 
+from holdfast._lazy import load
 from holdfast.backends.interface import Backend
 from holdfast.errors import ConfigError
 
@@ -87,38 +88,26 @@ def _built_in(scheme: str) -> type[Backend] | None:
         ) from error
 
 
+_WRAPPERS = "holdfast.backends.wrappers"
+_BACKENDS = {
+    "memory": ("holdfast.backends.memory", "MemoryBackend"),
+    "behind": (f"{_WRAPPERS}.replication", "WriteBehindBackend"),
+    "cache": (f"{_WRAPPERS}.cache", "CacheBackend"),
+    "metrics": (f"{_WRAPPERS}.metrics", "MetricsBackend"),
+    "mirror": (f"{_WRAPPERS}.mirror", "MirrorBackend"),
+    "readonly": (f"{_WRAPPERS}.readonly", "ReadOnlyBackend"),
+    "retry": (f"{_WRAPPERS}.retry", "RetryBackend"),
+    "tiers": (f"{_WRAPPERS}.tiering", "TieredBackend"),
+    "file": ("holdfast.backends.object_store.local", "FileBackend"),
+    **dict.fromkeys(("s3", "gs", "az"), ("holdfast.backends.object_store.cloud", "CloudBackend")),
+    **dict.fromkeys(("mongodb", "mongodb+srv"), ("holdfast.backends.mongodb", "MongoDBBackend")),
+    **dict.fromkeys(("postgresql", "postgres"), ("holdfast.backends.postgres", "PostgresBackend")),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("holdfast.backends.redis", "RedisBackend")),
+}
+_SQLITE = ("holdfast.backends.sqlite", "SQLiteBackend")
+
+
 def _load(scheme: str) -> type[Backend]:
-    """The backend of this package, loaded only now: drivers take their time."""
-    match scheme:
-        case "memory":
-            from holdfast.backends.memory import MemoryBackend
-
-            return MemoryBackend
-        case "behind" | "cache" | "metrics" | "mirror" | "readonly" | "retry" | "tiers":
-            from holdfast.backends.wrappers.composition import composition
-
-            return composition(scheme)
-        case "file":
-            from holdfast.backends.object_store.local import FileBackend
-
-            return FileBackend
-        case "s3" | "gs" | "az":
-            from holdfast.backends.object_store.cloud import CloudBackend
-
-            return CloudBackend
-        case "mongodb" | "mongodb+srv":
-            from holdfast.backends.mongodb import MongoDBBackend
-
-            return MongoDBBackend
-        case "postgresql" | "postgres":
-            from holdfast.backends.postgres import PostgresBackend
-
-            return PostgresBackend
-        case "redis" | "rediss" | "valkey" | "valkeys":
-            from holdfast.backends.redis import RedisBackend
-
-            return RedisBackend
-        case _:
-            from holdfast.backends.sqlite import SQLiteBackend
-
-            return SQLiteBackend
+    """Import the backend of a scheme: drivers take their time."""
+    backend: type[Backend] = load(*_BACKENDS.get(scheme, _SQLITE))
+    return backend

@@ -120,3 +120,5 @@ class Registry:
 
 default_registry = Registry()
 """The registry behind `holdfast.register` and `holdfast.allow`."""
+
+register, allow = default_registry.register, default_registry.allow

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Key, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import below, root_of
-from holdfast.engine.row_format import HOLD, Branch, Line, LineInfo, StepRef, info_of, info_row
-from holdfast.errors import ConflictError, CorruptError, DeniedError, NotFoundError
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
+from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
 
@@ -562,28 +563,6 @@ class LineIndex:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
-
-
-async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
-    """Return the conditions that lines stay as they are: first one for each of them, then for the threads that they
-    belong to. `DeniedError` if there is a hold on one."""
-    every = list(dict.fromkeys(lines))
-    every += dict.fromkeys(root for line in every if (root := root_of(line)) not in every)
-    queries: list[Query] = [Get(LINES, [tuple(line)]) for line in every]
-    queries += [Scan(REFS, (*line, HOLD)) for line in every]
-    pages = await backend.read(queries)
-    for rows in pages[len(every) :]:
-        if rows:
-            tenant, name, _, reason, _ = map(str, rows[0].key)
-            raise DeniedError(
-                f"the thread is held{': ' + reason if reason else ''}",
-                where=f"thread {Line(tenant, name)}",
-                hint="Release it first, if that is yours to decide",
-            )
-    return [
-        Expect(LINES, tuple(line), rows[0].columns if rows else None)
-        for line, rows in zip(every, pages[: len(every)], strict=True)
-    ]
 
 
 def index_key(tenant: str) -> Key:

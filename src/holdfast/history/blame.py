@@ -16,7 +16,8 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import NotFoundError
-from holdfast.history.diff_result import Change, as_changes
+from holdfast.history.change import Change
+from holdfast.history.diff_result import as_changes
 from holdfast.history.merge_provenance import MergeProvenance
 from holdfast.history.past_reader import PastReader, PastValue
 from holdfast.history.paths import path_text

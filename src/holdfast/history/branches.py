@@ -12,7 +12,8 @@ from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch, require_no_hold
+from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.rewrite.rewriter import RewritePlan

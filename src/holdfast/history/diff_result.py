@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,14 +11,14 @@ from msgspec.json import encode
 
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
-from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, Path, decoded, has_large, plain_of
+from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, decoded, has_large, plain_of
 from holdfast.engine.projection.rendering import RenderedMessage, messages
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
+from holdfast.history.change import Change
 from holdfast.history.json_patch import apply_patch
 from holdfast.history.paths import path_text
-from holdfast.history.text_diff import TextSpan, words
 
 
 class DiffSide(NamedTuple):
@@ -48,37 +47,6 @@ class ChannelChanges(NamedTuple):
             return f"{self.channel}: {'added' if self.kind == 'add' else 'removed'}"
         counts = [("+", self.added), ("~", self.changed), ("-", self.removed), ("moved ", self.moved)]
         return f"{self.channel}: {' '.join(f'{sign}{count}' for sign, count in counts if count) or 'changed'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One place that differs.
-
-    `path` is the place in the new state, or in the old one if it is gone (`kind` is `remove`); `was` is where it was in
-    the old state, which differs where items of a list moved. `old` and `new` are fresh values, None where there is
-    nothing; values of classes that are not loaded are `OpaqueValue`, large ones that were not fetched `UnloadedValue`.
-    A `move` without values says that the entries of a dict are in another order. `message` is who says what, if the
-    place is a message of a conversation or lies in one.
-    """
-
-    kind: Kind
-    path: Path
-    was: Path
-    old: Any = None
-    new: Any = None
-    message: RenderedMessage | None = None
-    trees: tuple[Any, Any] = field(default=(NOTHING, NOTHING), repr=False, compare=False)
-    """Both values in JSON form, as they are shown to people."""
-
-    @property
-    def where(self) -> str:
-        """The place as text: `messages[3].content`."""
-        return path_text(self.path)
-
-    @property
-    def words(self) -> list[TextSpan]:
-        """What changed in a text, word by word; empty if it is none."""
-        return words(self.old, self.new) if type(self.old) is str and type(self.new) is str else []
 
 
 class Diff:

@@ -12,7 +12,7 @@ from holdfast.history.text_diff import NEW, OLD, SAME, TextSpan
 from holdfast.history.text_diff import lines as line_spans
 
 if TYPE_CHECKING:
-    from holdfast.history.diff_result import Change
+    from holdfast.history.change import Change
 
 Line: TypeAlias = list[tuple[str, str]]
 """Texts with their styles: `place`, `old`, `new`, `old word`, `new word`, or none."""

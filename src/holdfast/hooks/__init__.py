@@ -1,6 +1,6 @@
 """Hooks: functions that are called before and after changes, to refuse, change or follow them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.errors import VetoError as VetoError
@@ -16,29 +16,27 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
     from holdfast.hooks.points import POINTS as POINTS
 
-_BUILTIN = ("AddAuditFields", "InvalidateCache", "CountChanges", "Validate")
-_CALLS = ("HookContext", "ReplaceValue", "HookExecution", "HookInfo")
-_FACE = ("AsyncHooks", "Hooks")
+_EXPORTS = {
+    "AddAuditFields": "holdfast.hooks.builtin",
+    "AsyncHooks": "holdfast.hooks.api",
+    "CountChanges": "holdfast.hooks.builtin",
+    "HookContext": "holdfast.hooks.context",
+    "HookExecution": "holdfast.hooks.context",
+    "HookInfo": "holdfast.hooks.context",
+    "Hooks": "holdfast.hooks.api",
+    "InvalidateCache": "holdfast.hooks.builtin",
+    "POINTS": "holdfast.hooks.points",
+    "ReplaceValue": "holdfast.hooks.context",
+    "Validate": "holdfast.hooks.builtin",
+    "VetoError": "holdfast.errors",
+}
 
-__all__ = [*_BUILTIN, *_CALLS, *_FACE, "POINTS", "VetoError"]  # noqa: PLE0604 - strings all of them
+__all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 
+if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
+    from holdfast._lazy import exports
 
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: sessions and artifacts have points for hooks, and most stores have no hook.
-    found: Any = None
-    if name in _BUILTIN:
-        from holdfast.hooks import builtin as found
-    elif name in _CALLS:
-        from holdfast.hooks import context as found
-    elif name in _FACE:
-        from holdfast.hooks import api as found
-    elif name == "POINTS":
-        from holdfast.hooks import points as found
-    elif name == "VetoError":
-        from holdfast import errors as found
-    if found is None:
-        raise AttributeError(f"module 'holdfast.hooks' has no attribute {name!r}")
-    return getattr(found, name)
+    __getattr__ = exports(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:

@@ -31,8 +31,8 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.engine import Engine
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import require_no_hold
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node

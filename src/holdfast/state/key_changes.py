@@ -14,8 +14,9 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
-from holdfast.state.writer import Compute, KeyWrite, pack_value
+from holdfast.state.writer import Compute, KeyWrite
 
 Change: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""

@@ -17,8 +17,8 @@ from holdfast.hooks.context import HookedChange, packed_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import ActivePoints, HookRegistry
 from holdfast.security.handle import StoreHandle
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
-from holdfast.state.writer import pack_value
 
 
 class KeyHooks:

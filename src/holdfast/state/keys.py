@@ -5,8 +5,13 @@ Keys have no control characters, so that what starts with one is ours: `\\0ttl/p
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 from holdfast.engine.model.nodes import sort_key
-from holdfast.engine.model.packed_state import pack_name, unpack_name
+from holdfast.engine.model.packed_state import Packed, pack_channel, pack_name, unpack_name
+from holdfast.errors import HoldfastError
+from holdfast.security.handle import StoreHandle
 
 _TTL = "\0ttl/"
 
@@ -47,3 +52,15 @@ def place(prefix: str) -> bytes:
 def end(prefix: str) -> bytes | None:
     """Where they end. None for the end of all."""
     return b"\x01" + prefix.encode() + b"\xff" if prefix else None
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Types of values that hold no others, and are packed as they are."""
+
+
+def pack_value(handle: StoreHandle, key: str, value: Any) -> Packed:
+    """A value as it is stored. Errors name the way to what can not be."""
+    if type(value) in _SCALARS:
+        with suppress(HoldfastError):  # the long way names the key
+            return handle.codec.pack(value)
+    return pack_channel(handle.codec, key, value)

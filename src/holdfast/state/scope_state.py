@@ -15,9 +15,10 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scope_copy
 from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
-from holdfast.state.writer import KeyWrite, WrittenKey, pack_value, write
+from holdfast.state.writer import KeyWrite, WrittenKey, write
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff

@@ -24,8 +24,9 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, latest
-from holdfast.state.writer import FOLD_EVERY, pack_value
+from holdfast.state.writer import FOLD_EVERY
 
 
 @dataclass(slots=True)

@@ -27,8 +27,9 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import expiry
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, seen
-from holdfast.state.writer import KeyWrite, WrittenKey, commit, pack_value
+from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 
 @dataclass(slots=True)

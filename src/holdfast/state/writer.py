@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -19,12 +18,12 @@ from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_co
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_channel
+from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.engine.step_info import StepInfo
-from holdfast.errors import ConflictError, HoldfastError, NotFoundError
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
@@ -43,8 +42,6 @@ _WORTH_COMPARING = 256
 _MANY = 256
 """Of more keys than this, a step does not say which versions they had before."""
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-"""Types of values that hold no others, and are packed as they are."""
 
 Compute: TypeAlias = "Callable[[StoredValue | None], Awaitable[Packed | None]]"
 """Makes a new value of what is there, if anything is; None deletes the key."""
@@ -295,14 +292,6 @@ class _LineEdit:
             keys = [each.key for each in self.written]
             made += artifact_links.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
         return made
-
-
-def pack_value(handle: StoreHandle, key: str, value: Any) -> Packed:
-    """A value as it is stored. Errors name the way to what can not be."""
-    if type(value) in _SCALARS:
-        with suppress(HoldfastError):  # the long way names the key
-            return handle.codec.pack(value)
-    return pack_channel(handle.codec, key, value)
 
 
 @cache

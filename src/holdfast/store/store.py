@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.export import ExportReport
     from holdfast.maintenance.archive.format import Place
     from holdfast.maintenance.archive.import_ import ImportReport
-    from holdfast.maintenance.jobs.jobs import AsyncJobs, Jobs
+    from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
@@ -285,12 +285,12 @@ class StoreOperations(ScopedOperations):
 
     def _jobs(self) -> Jobs:
         """Scheduled jobs. See `holdfast.jobs`."""
-        from holdfast.maintenance.jobs.jobs import Jobs
+        from holdfast.maintenance.jobs.api import Jobs
 
         return Jobs(self)
 
     def _async_jobs(self) -> AsyncJobs:
-        from holdfast.maintenance.jobs.jobs import AsyncJobs
+        from holdfast.maintenance.jobs.api import AsyncJobs
 
         return AsyncJobs(self)
 

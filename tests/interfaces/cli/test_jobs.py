@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.api import Jobs
 from tests.damaged import flipped
 from tests.interfaces.cli import kit
 

@@ -16,8 +16,9 @@ from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Sca
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import LineIndex, require_no_hold
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step, StepParent

@@ -134,7 +134,7 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
     holdfast delete chat --dry-run
     """
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.lines import require_no_hold
+    from holdfast.engine.hold_check import require_no_hold
 
     store = session.open(write=not dry_run)
     lines = run(store._engine.lines.of_threads(store.tenant, threads))

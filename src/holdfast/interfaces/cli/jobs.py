@@ -17,7 +17,8 @@ from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.jobs.jobs import Job, JobRun, Jobs
+    from holdfast.maintenance.jobs.api import Jobs
+    from holdfast.maintenance.jobs.jobs import Job, JobRun
     from holdfast.store.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
@@ -42,7 +43,7 @@ class KindNameType(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.maintenance.jobs.types import JobTypes
+        from holdfast.maintenance.jobs.registry import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
 
@@ -51,7 +52,7 @@ JOB = JobNameType()
 
 
 def _jobs(store: Store) -> Jobs:
-    from holdfast.maintenance.jobs.jobs import Jobs
+    from holdfast.maintenance.jobs.api import Jobs
 
     return Jobs(store)
 
@@ -306,7 +307,7 @@ def _took(run: JobRun) -> str:
 @command("kinds")
 def kinds(session: CliContext) -> None:
     """List the kinds of jobs, and their settings."""
-    from holdfast.maintenance.jobs.types import JobTypes
+    from holdfast.maintenance.jobs.registry import JobTypes
 
     known = JobTypes()
     for each in map(known.get, known.names()):

@@ -24,7 +24,8 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
-from holdfast.maintenance.jobs.types import JobHost, JobTypes
+from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.types import JobHost
 
 LOOK_EVERY = 15.0
 """After how many seconds at most a runner looks again which jobs there are. Others may have changed them, and clocks be

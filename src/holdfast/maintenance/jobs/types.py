@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.errors import ConfigError, InvalidError
+from holdfast.errors import InvalidError
 from holdfast.security.handle import HasHandle, StoreHandle
-
-GROUP = "holdfast.jobs"
-"""The entry point group of kinds."""
 
 
 class JobContextBase(Protocol):
@@ -102,47 +98,3 @@ class JobType:
     check: Check = no_settings
     settings: Mapping[str, str] = field(default_factory=dict)
     """What it can be told, by name, each in a line."""
-
-
-class JobTypes:
-    """The kinds of jobs that are known to a program."""
-
-    def __init__(self) -> None:
-        self._own: dict[str, JobType] = {}
-
-    def add(self, kind: JobType) -> None:
-        """Know one more."""
-        if kind.name in self.names():
-            raise InvalidError(f"there is a kind of jobs {kind.name!r} already")
-        self._own[kind.name] = kind
-
-    def names(self) -> list[str]:
-        """The names of all kinds."""
-        from importlib.metadata import entry_points  # takes its time
-
-        return sorted({*_built_in(), *self._own, *entry_points(group=GROUP).names})
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._own or name in _built_in() or name in self.names()
-
-    def get(self, name: str) -> JobType:
-        """A kind by its name."""
-        found = self._own.get(name) or _built_in().get(name)
-        if found is not None:
-            return found
-        from importlib.metadata import entry_points
-
-        for entry in entry_points(group=GROUP, name=name):
-            loaded = entry.load()
-            if not isinstance(loaded, JobType) or loaded.name != name:
-                raise ConfigError(f"the plug-in {entry.value} is no kind of jobs of the name {name!r}")
-            return loaded
-        near = get_close_matches(str(name), self.names(), 1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise InvalidError(f"there is no kind of jobs {name!r}", hint=f"{meant}There are {', '.join(self.names())}")
-
-
-def _built_in() -> Mapping[str, JobType]:
-    from holdfast.maintenance.jobs.builtin import KINDS
-
-    return KINDS

@@ -15,16 +15,14 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import MARK, Scope, check_key, quoted, unquoted
+from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, stored_policy
-
-ACCESS = MARK + "access"
-"""The name of the line."""
+from holdfast.security.system_lines import ACCESS
 
 KEPT = 30 * 86400 * 10**9
 """How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""

@@ -15,7 +15,7 @@ from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Preconditions
-from holdfast.engine.lines import require_no_hold
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef, open_event
 from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries

@@ -19,7 +19,7 @@ from holdfast.engine.append import AppendRequest
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions, both_preconditions
-from holdfast.engine.lines import require_no_hold
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo

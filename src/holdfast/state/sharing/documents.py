@@ -23,10 +23,11 @@ from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Change
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, viewed
 from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.writer import KeyWrite, pack_value, write
+from holdfast.state.writer import KeyWrite, write
 
 CONTENT = "content"
 """The key that holds a document; and that of its scope that one needs the right to."""

@@ -21,6 +21,7 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.state.key_changes import nanoseconds
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
@@ -28,7 +29,7 @@ from holdfast.state.sharing.polling import checked, until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
-from holdfast.state.writer import KeyWrite, commit, pack_value
+from holdfast.state.writer import KeyWrite, commit
 
 TRIES = 5
 """How often an item is tried at a stage, unless told otherwise."""

@@ -24,6 +24,7 @@ from holdfast.errors import (
     RequestTimeoutError,
     UnsupportedError,
 )
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
@@ -31,7 +32,7 @@ from holdfast.state.sharing.polling import checked, until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
-from holdfast.state.writer import KeyWrite, commit, pack_value
+from holdfast.state.writer import KeyWrite, commit
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to

@@ -20,8 +20,9 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import StoreHandle
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, seen
-from holdfast.state.writer import KeyWrite, WrittenKey, commit, pack_value
+from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 T = TypeVar("T")
 

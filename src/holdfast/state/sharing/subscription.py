@@ -16,13 +16,14 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.errors import ConflictError, InvalidError
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
+from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
 from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SegmentedLog
-from holdfast.state.sharing.topic import MESSAGE, Start, TopicMessage, messages, reader
-from holdfast.state.writer import KeyWrite, pack_value
+from holdfast.state.writer import KeyWrite
 
 S = TypeVar("S", bound="SubscriptionOperations")
 

@@ -6,38 +6,27 @@ is a name with a cursor of its own (`subscription`).
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine import trace_context
-from holdfast.engine.model.operations import Set
-from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK, Scope, ScopePart
-from holdfast.engine.row_format import StepRef, open_step
-from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, InvalidError
-from holdfast.state import keys as names
+from holdfast.engine.row_format import StepRef
+from holdfast.errors import InvalidError
 from holdfast.state.key_changes import nanoseconds
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
+from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
 from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.segmented_log import LINK, LogPage, SegmentedLog
-from holdfast.state.writer import KeyWrite, commit, pack_value
+from holdfast.state.sharing.segmented_log import LINK, SegmentedLog
+from holdfast.state.writer import KeyWrite, commit
 
 if TYPE_CHECKING:
     from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 
-MESSAGE = "message"
-"""The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
 
 _TRIMMED = "trimmed"
 """The key of the topic's own line that says how many messages are gone."""
-
-_PACKED = names.pack_key(MESSAGE)
-
-Start: TypeAlias = Literal["now", "start"]
 
 
 class PublishedMessage(NamedTuple):
@@ -45,23 +34,6 @@ class PublishedMessage(NamedTuple):
 
     number: int
     id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMessage:
-    """A message, as a subscriber gets it. `correlation` is that of whoever published it, `cause` what made them."""
-
-    number: int
-    value: Any
-    time: datetime
-    actor: str
-    correlation: str
-    cause: str
-    id: str
-
-    def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this message as their cause, and its correlation id."""
-        return trace_context.correlation(self.correlation or None, cause=self.id)
 
 
 class Subscriber(NamedTuple):
@@ -200,35 +172,3 @@ class AsyncTopic(AsyncApi, TopicOperations):
         from holdfast.state.sharing.subscription import AsyncSubscription, subscribed
 
         return await arun(subscribed(AsyncSubscription, self._place, name, start))
-
-
-def reader(place: SharedResource, name: str) -> SegmentedLog:
-    """The chain that holds how far a subscriber has got."""
-    guard = place.handle.guard
-    checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
-    own = place.below(("reader", checked), *([("by", actor)] if actor else []))
-    return SegmentedLog(place.handle, own)
-
-
-async def messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
-    """The messages in some steps."""
-    handle, found = place.handle, []
-    for number, row in enumerate(page.rows, page.first + 1):
-        point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
-        packed = dict(step.edit.put).get(_PACKED)
-        if type(packed) is not Set:
-            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
-        resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
-        about = handle.codec.unpack(step.header.metadata)
-        found.append(
-            TopicMessage(
-                number,
-                unpack(handle.codec, resolved[_PACKED]),
-                to_datetime(point.time),
-                str(about.get("actor", "")),
-                str(about.get("correlation", "")),
-                str(about.get("cause", "")),
-                point.id,
-            )
-        )
-    return found

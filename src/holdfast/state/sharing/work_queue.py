@@ -16,8 +16,9 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import ConflictError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.writer import KeyWrite, commit, pack_value
+from holdfast.state.writer import KeyWrite, commit
 
 T = TypeVar("T")
 

@@ -1,0 +1,79 @@
+"""Messages of topics, as they are stored and read."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from holdfast.engine import trace_context
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.row_format import StepRef, open_step
+from holdfast.engine.types import to_datetime
+from holdfast.errors import CorruptError
+from holdfast.state import keys as names
+from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.segmented_log import LogPage, SegmentedLog
+
+if TYPE_CHECKING:
+    pass
+
+
+MESSAGE = "message"
+"""The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
+
+
+_PACKED = names.pack_key(MESSAGE)
+
+Start: TypeAlias = Literal["now", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMessage:
+    """A message, as a subscriber gets it. `correlation` is that of whoever published it, `cause` what made them."""
+
+    number: int
+    value: Any
+    time: datetime
+    actor: str
+    correlation: str
+    cause: str
+    id: str
+
+    def causing(self) -> AbstractContextManager[str]:
+        """All changes made in this block carry this message as their cause, and its correlation id."""
+        return trace_context.correlation(self.correlation or None, cause=self.id)
+
+
+def reader(place: SharedResource, name: str) -> SegmentedLog:
+    """The chain that holds how far a subscriber has got."""
+    guard = place.handle.guard
+    checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
+    own = place.below(("reader", checked), *([("by", actor)] if actor else []))
+    return SegmentedLog(place.handle, own)
+
+
+async def messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
+    """The messages in some steps."""
+    handle, found = place.handle, []
+    for number, row in enumerate(page.rows, page.first + 1):
+        point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
+        packed = dict(step.edit.put).get(_PACKED)
+        if type(packed) is not Set:
+            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
+        resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
+        about = handle.codec.unpack(step.header.metadata)
+        found.append(
+            TopicMessage(
+                number,
+                unpack(handle.codec, resolved[_PACKED]),
+                to_datetime(point.time),
+                str(about.get("actor", "")),
+                str(about.get("correlation", "")),
+                str(about.get("cause", "")),
+                point.id,
+            )
+        )
+    return found
