@@ -386,7 +386,7 @@ def test_a_listing_asks_once_for_the_rights_of_many_scopes(store: Store, monkeyp
         asked += line.name == "␞access"
         return await plain(line)
 
-    monkeypatch.setattr(store._engine.lines, "fresh", counting)
+    monkeypatch.setattr(store._engine.lines, "revalidate_tip", counting)
     assert [str(each.scope) for each in b.scopes()] == ["agent:a7"]
     assert asked <= 2
 
