@@ -59,7 +59,7 @@ def test_the_second_to_save_is_refused_and_stays_as_it_was() -> None:
 def test_who_never_looked_is_refused_whatever_was_agreed() -> None:
     store = opened(MemoryBackend())
     store.agents.create(Greeter, "a")
-    for how in ("refuse", "merge", "last-write"):
+    for how in ("raise", "merge", "overwrite"):
         with pytest.raises(ConflictError):
             Greeter().attach(store, "a", on_conflict=how).save()
     assert store.agents.load("a").version == 1
@@ -104,7 +104,7 @@ def test_what_both_changed_differently_is_refused() -> None:
     assert (other.count, other.notes, other.version) == (2, {"x": 1}, 1)
 
 
-@pytest.mark.parametrize("how", ["merge", "last-write", added], ids=["merge", "last-write", "function"])
+@pytest.mark.parametrize("how", ["merge", "overwrite", added], ids=["merge", "overwrite", "function"])
 def test_two_transitions_at_once_are_refused_even_if_they_agree(how: Any) -> None:
     store = opened(MemoryBackend())
     one, other = two(store, on_conflict=how)
@@ -138,7 +138,7 @@ def test_who_is_in_the_middle_of_something_is_not_disturbed() -> None:
 
 def test_the_last_one_may_have_its_way() -> None:
     store = opened(MemoryBackend())
-    one, other = two(store, on_conflict="last-write")
+    one, other = two(store, on_conflict="overwrite")
     one.count, other.count = 1, 2
     one.greeted.append("one")
     one.conversation.append("from one")
@@ -252,7 +252,7 @@ def test_what_is_merged_must_pass_validation() -> None:
     assert (other.count, store.agents.load("a").version) == (2, 2)
 
 
-@pytest.mark.parametrize("how", ["merge", "last-write"])
+@pytest.mark.parametrize("how", ["merge", "overwrite"])
 @pytest.mark.parametrize("longer", [0, 3], ids=["as long", "longer"])
 def test_what_was_made_anew_is_not_merged_with_what_was_deleted(how: Any, longer: int) -> None:
     store = opened(MemoryBackend())

@@ -228,7 +228,7 @@ def test_a_hook_may_forbid_it(store: holdfast.Store) -> None:
     assert (seen, list(giver.conversation), giver.keeper.data.pending) == (["b"], [0, 1, 2], None)
 
 
-@pytest.mark.parametrize("how", ["merge", "last-write"])
+@pytest.mark.parametrize("how", ["merge", "overwrite"])
 def test_who_goes_on_from_before_and_merges_holds_nothing_twice(store: holdfast.Store, how: Any) -> None:
     giver, receiver = Giver().attach(store, "a", on_conflict=how), Receiver().attach(store, "b", on_conflict=how)
     giver.conversation.extend(range(3))

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpoint, Store
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, InvalidError
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 
@@ -139,6 +139,32 @@ def test_refuse_has_one_winner(store: Store) -> None:
     assert [each.id for each in store.log("t")] == [winner.id, base.id]
     assert store.get("t").state == {"n": made.index(winner)}
     assert store.thread("t").info().branches == 1
+
+
+def test_merge_brings_both_sides_together(store: Store) -> None:
+    thread = store.thread("t")
+    base = thread.put({"a": 0, "b": 0, "log": []})
+    first = thread.put({"a": 1, "b": 0, "log": ["one"]}, parent=base, on_conflict="merge")
+    assert (first.kind, first.parent) == ("save", base.id)  # nobody was first
+    merged = thread.put({"a": 0, "b": 2, "log": []}, parent=base, on_conflict="merge")
+    assert (merged.kind, merged.parent) == ("merge", first.id)
+    assert thread.get().state == {"a": 1, "b": 2, "log": ["one"]}
+    third = thread.update({"b": 3}, parent=merged, on_conflict="merge")
+    assert (third.kind, thread.get().id) == ("update", third.id)
+
+
+def test_what_both_sides_changed_is_resolved_or_stays_on_a_branch(store: Store) -> None:
+    thread = store.thread("t")
+    base = thread.put({"n": 1})
+    thread.put({"n": 5}, parent=base)
+    with pytest.raises(ConflictError, match="both sides changed the same"):
+        thread.put({"n": 7}, parent=base, id="mine", on_conflict="merge")
+    assert thread.get("mine").state == {"n": 7}
+    assert thread.get("main").state == {"n": 5}
+    merged = thread.put({"n": 8}, parent=base, on_conflict=lambda conflict: max(conflict.ours, conflict.theirs))
+    assert (merged.kind, thread.get(merged).state) == ("merge", {"n": 8})
+    with pytest.raises(InvalidError, match="a transaction cannot merge"), store.transaction() as together:
+        together.put("t", {}, parent=base, on_conflict="merge")
 
 
 def test_refuse_at_the_start_of_a_thread() -> None:

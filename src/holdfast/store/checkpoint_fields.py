@@ -91,6 +91,11 @@ def _conflict_mode(on_conflict: OnConflict, parent: object) -> Any:
             "a checkpoint that follows a given parent cannot overwrite what others saved on it",
             hint="Leave out the parent: the checkpoint then follows the latest",
         )
+    if parent is None and (on_conflict == "merge" or callable(on_conflict)):
+        raise InvalidError(
+            "a checkpoint is merged with what others saved since its parent, and no parent is given",
+            hint="Pass the checkpoint that the state was read from: parent=",
+        )
     return append.OnConflict.BRANCH if callable(on_conflict) else modes[on_conflict]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
+from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
 
 if TYPE_CHECKING:
@@ -165,9 +168,12 @@ class MaintenanceOperations:
         Writers and readers continue meanwhile.
         """
         engine = self._handle.engine
-        lines = await engine.lines.names(self._handle.tenant) if thread is None else [self._line(thread)]
-        for line in lines:
-            await engine.rewriter.rewrite(line)
+        if thread is not None:
+            await engine.rewriter.rewrite(self._line(thread))
+        for line in await engine.lines.names(self._handle.tenant) if thread is None else ():
+            if is_thread(line.name):
+                with suppress(NotFoundError):  # deleted meanwhile
+                    await engine.rewriter.rewrite(line)
         await engine.context.backend.tidy()
 
     @sync_and_async

@@ -13,7 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
 from holdfast.engine.row_format import Line, StepRef, check_name
@@ -66,8 +66,9 @@ class ThreadOperations(Generic[S]):
         The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
         another writer followed the same parent first, `on_conflict` says what happens: `"overwrite"`, the default
         without a parent, saves on top of what is then the latest; `"branch"`, the default with one, opens a branch;
-        `"merge"` merges that branch into the latest checkpoint at once, with a function in place of it to resolve what
-        both sides changed (see `merge`); `"raise"` raises `ConflictError`.
+        `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
+        both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
+        `"raise"` raises `ConflictError`, and nothing is saved.
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. `tag` and `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that
@@ -86,7 +87,7 @@ class ThreadOperations(Generic[S]):
             kind=kind,
         )
         saved = await self._save(self._put_request(state, if_changed, fields))
-        return await self._merge_branch(saved, on_conflict)
+        return await self._merge_branch(saved, parent, on_conflict)
 
     @sync_and_async
     async def update(
@@ -122,7 +123,7 @@ class ThreadOperations(Generic[S]):
             kind=kind,
         )
         saved = await self._save(self._update_request(changes, remove, fields))
-        return await self._merge_branch(saved, on_conflict)
+        return await self._merge_branch(saved, parent, on_conflict)
 
     @sync_and_async
     async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
@@ -524,12 +525,20 @@ class ThreadOperations(Generic[S]):
         (head,) = await self._engine.writer.save(request)
         return self._checkpoint(head)
 
-    async def _merge_branch(self, saved: Checkpoint[S], on_conflict: OnConflict | None) -> Checkpoint[S]:
-        """Merge a checkpoint that opened a branch into the latest one, if the caller asked for that."""
-        if on_conflict != "merge" and not callable(on_conflict):
+    async def _merge_branch(
+        self, saved: Checkpoint[S], parent: str | Checkpoint | None, on_conflict: OnConflict | None
+    ) -> Checkpoint[S]:
+        """Merge a checkpoint that had to open a branch into the branch of its parent, if the caller asked for that."""
+        if parent is None or (on_conflict != "merge" and not callable(on_conflict)):
             return saved
+        base = (await self._find(parent)).branch
+        if saved.branch == base:
+            return saved
+        names = {each.branch: each.name for each in await self._lines.branches(self._line)}
+        into = names.get(base) or (MAIN.name if not base and MAIN.name not in names.values() else "")
         resolve = on_conflict if callable(on_conflict) else None
-        return await ThreadOperations.merge(self, saved.id, resolve=resolve)
+        head = into or (await self._lines.head(self._line, base)).id
+        return await ThreadOperations.merge(self, saved, head, resolve=resolve)
 
     async def _find(self, at: Revision) -> StepRef:
         if at == "HEAD":

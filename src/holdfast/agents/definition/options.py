@@ -16,12 +16,12 @@ Merge: TypeAlias = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Ma
 """A function that merges the common base, the agent's own side and the other side, each a dict of `configuration`,
 `fields`, `context`, `tools`, `workflow` and `metadata`, and returns such a dict with the changes of both."""
 
-OnConflict: TypeAlias = Literal["refuse", "last-write", "merge"] | Merge
+OnConflict: TypeAlias = Literal["raise", "overwrite", "merge"] | Merge
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_incomplete": POLICIES,
     "on_corrupt": ("raise", "last-good"),
-    "on_conflict": ("refuse", "last-write", "merge"),
+    "on_conflict": ("raise", "overwrite", "merge"),
 }
 
 
@@ -43,7 +43,7 @@ class AgentOptions:
     and finished (`forward`), or left to the program (`manual`)."""
     on_corrupt: OnCorrupt = "raise"
     """How an agent with a damaged newest state is loaded: an error, or the last readable state."""
-    on_conflict: OnConflict = "refuse"
+    on_conflict: OnConflict = "raise"
     """How a save is resolved that another one preceded: `ConflictError`, the last one wins, or both are merged."""
     autosave: Autosave | None = None
     """When the agent is saved automatically; None for never."""

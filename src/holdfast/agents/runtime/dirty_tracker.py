@@ -185,7 +185,7 @@ class DirtyTracker:
         if type(self.halt_error) is not ConflictError or not self.sync or self._last_conflict is self.halt_error:
             return False
         self._last_conflict = self.halt_error
-        return self.agent.settings.on_conflict != "refuse"
+        return self.agent.settings.on_conflict != "raise"
 
     @property
     def needs_save(self) -> bool:

@@ -347,7 +347,7 @@ class AgentPersister:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
         how, base, line = self.settings.on_conflict, self.point, self.line
         newest = await line.newest()
-        if how == "refuse" or base is None or newest is None or newest.id == base.id:
+        if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")
         theirs = await line.channels(newest)
@@ -358,11 +358,11 @@ class AgentPersister:
         with self.lock:
             messages = self.data.conversation.unsaved()
             sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
-            if messages.is_rewrite and how != "last-write" and record.messages != messages.base_count:
+            if messages.is_rewrite and how != "overwrite" and record.messages != messages.base_count:
                 raise conflict
             state = resolve_conflict(line.handle.codec, how, sides, self.where)
             self.check_valid(state["state"], state["fields"])
-            if how != "last-write":
+            if how != "overwrite":
                 self._apply(state)
             else:
                 self.data.position = AgentPosition(state["status"], state["state"], self._pending(state))

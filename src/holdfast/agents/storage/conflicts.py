@@ -37,7 +37,7 @@ def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) ->
     _check_position(codec, sides, where)
     others = {name: _pick(codec, sides, name, where) for name in _other_channels(sides)}
     base, mine, theirs = (_select(side, MERGED) for side in sides)
-    if how == "last-write":
+    if how == "overwrite":
         merged = unpack_state(codec, mine)
     elif callable(how):
         result: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
