@@ -170,8 +170,8 @@ def _stopped(url: str, notes: Path) -> None:
 def test_a_program_ends_though_its_runner_was_not_stopped(tmp_path: Path) -> None:
     code = f"""
 import holdfast, threading, time
-from holdfast.maintenance.jobs.jobs import Jobs
-from holdfast.maintenance.jobs.types import JobType, JobTypes
+from holdfast.jobs import Jobs
+from holdfast.jobs import JobType, JobTypes
 from holdfast.maintenance.jobs.runner import JobRunner
 
 begun = threading.Event()
