@@ -55,7 +55,7 @@ _WINDOW = 5.0
 class StoreOperations(ScopedOperations):
     """Operations on a store. `Store` and `AsyncStore` have these as methods."""
 
-    _recorder_: AuditRecorder | None = None
+    _opened_recorder: AuditRecorder | None = None
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         super().__init__(StoreHandle(engine, tenant))
@@ -444,14 +444,14 @@ class StoreOperations(ScopedOperations):
     def _recorder(self) -> AuditRecorder:
         from holdfast.security.audit.recorder import AuditRecorder
 
-        if self._recorder_ is None:
-            self._recorder_ = AuditRecorder(self._handle.engine, self._handle.tenant)
-        return self._recorder_
+        if self._opened_recorder is None:
+            self._opened_recorder = AuditRecorder(self._handle.engine, self._handle.tenant)
+        return self._opened_recorder
 
     async def _flush_audit(self) -> None:
         """Write what was collected of what identities read."""
-        if self._recorder_ is not None:
-            await self._recorder_.flush()
+        if self._opened_recorder is not None:
+            await self._opened_recorder.flush()
 
     def _guard_of(self, identity: Identity | str | None, parts: ScopeParts, how: GuardMode) -> IdentityGuard:
         from holdfast.security.access.identity_guard import IdentityGuard

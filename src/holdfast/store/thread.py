@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, is_typeddict
+from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
 
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -22,7 +22,7 @@ from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInf
 from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.checkpoint_fields import OnConflict, append_fields
+from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
@@ -51,15 +51,8 @@ class ThreadOperations(Generic[S]):
         self,
         state: S,
         *,
-        parent: str | Checkpoint | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tag: str | None = None,
-        labels: Iterable[str] = (),
-        kind: str = "save",
-        on_conflict: OnConflict | None = None,
         if_changed: bool = False,
+        **fields: Unpack[CheckpointFields],
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
@@ -74,20 +67,8 @@ class ThreadOperations(Generic[S]):
         revision of it. `tag` and `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that
         equals the parent's is not saved: the parent is returned.
         """
-        fields = append_fields(
-            self._handle,
-            self._line,
-            parent=parent,
-            branch=branch,
-            on_conflict=on_conflict,
-            id=id,
-            metadata=metadata,
-            tag=tag,
-            labels=labels,
-            kind=kind,
-        )
-        saved = await self._save(self._put_request(state, if_changed, fields))
-        return await self._merge_branch(saved, parent, on_conflict)
+        request = self._put_request(state, if_changed, append_fields(self._handle, self._line, **fields))
+        return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
     async def update(
@@ -95,35 +76,17 @@ class ThreadOperations(Generic[S]):
         changes: Mapping[Path, Any],
         *,
         remove: Iterable[Path] = (),
-        parent: str | Checkpoint | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tag: str | None = None,
-        labels: Iterable[str] = (),
-        kind: str = "update",
-        on_conflict: OnConflict | None = None,
+        **fields: Unpack[CheckpointFields],
     ) -> Checkpoint[S]:
         """Save a checkpoint that differs from its parent at these paths only.
 
-        `changes` maps paths to new values; `remove` lists paths. A path is text, `"plan.done"`, or a tuple of the
-        channel and the keys below it. Nothing else of the state is read or packed: the cost does not depend on how
-        large it is. The rest is as in `put`.
+        `changes` maps paths to new values; `remove` lists paths. A path is the name of a channel, or a tuple of it and
+        the keys below it: `("plan", "done")`. Nothing else of the state is read or packed: the cost does not depend on
+        how large it is. The rest is as in `put`.
         """
-        fields = append_fields(
-            self._handle,
-            self._line,
-            parent=parent,
-            branch=branch,
-            on_conflict=on_conflict,
-            id=id,
-            metadata=metadata,
-            tag=tag,
-            labels=labels,
-            kind=kind,
-        )
-        saved = await self._save(self._update_request(changes, remove, fields))
-        return await self._merge_branch(saved, parent, on_conflict)
+        fields.setdefault("kind", "update")
+        request = self._update_request(changes, remove, append_fields(self._handle, self._line, **fields))
+        return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
     async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
@@ -525,10 +488,9 @@ class ThreadOperations(Generic[S]):
         (head,) = await self._engine.writer.save(request)
         return self._checkpoint(head)
 
-    async def _merge_branch(
-        self, saved: Checkpoint[S], parent: str | Checkpoint | None, on_conflict: OnConflict | None
-    ) -> Checkpoint[S]:
+    async def _merge_branch(self, saved: Checkpoint[S], fields: CheckpointFields) -> Checkpoint[S]:
         """Merge a checkpoint that had to open a branch into the branch of its parent, if the caller asked for that."""
+        parent, on_conflict = fields.get("parent"), fields.get("on_conflict")
         if parent is None or (on_conflict != "merge" and not callable(on_conflict)):
             return saved
         base = (await self._find(parent)).branch
