@@ -13,14 +13,14 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model import draft_reader, nodes
 from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import Revision, to_datetime
-from holdfast.errors import NotFoundError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.change import Change
 from holdfast.history.diff_result import as_changes
 from holdfast.history.merge_provenance import MergeProvenance
 from holdfast.history.past_reader import PastReader, PastValue
-from holdfast.history.paths import path_text
 from holdfast.history.provenance import ProvenanceReader, ProvenanceStep
 from holdfast.history.revisions import resolve
 
@@ -179,10 +179,14 @@ async def _entries(
 
 
 async def history(
-    engine: Engine, line: Line, path: Path, at: Revision, *, before: str | None = None, limit: int | None = None
-) -> list[ValueChange]:
-    """Every checkpoint along the way to a revision that changed a place, the latest first."""
-    return await _steady(engine, line, lambda: _history(engine, line, path, at, before, limit))
+    engine: Engine, line: Line, path: Path, at: Revision, *, after: str | None = None, limit: int
+) -> tuple[list[ValueChange], str | None]:
+    """List every checkpoint on the way to a revision that changed the value at a path, the latest first.
+
+    Returns `limit` of them, and the cursor of the next ones, to be given as `after`; None if there are no more.
+    """
+    last = None if after is None else _parse_cursor(after)
+    return await _steady(engine, line, lambda: _history(engine, line, path, at, last, limit))
 
 
 async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) -> T:
@@ -195,23 +199,31 @@ async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) 
 
 
 async def _history(
-    engine: Engine, line: Line, path: Path, at: Revision, before: str | None, limit: int | None
-) -> list[ValueChange]:
+    engine: Engine, line: Line, path: Path, at: Revision, last: nodes.WrittenBy | None, limit: int
+) -> tuple[list[ValueChange], str | None]:
     point = await resolve(engine, line, at)
-    last = None if before is None else await engine.lines.find(line, before)
     tracer = ProvenanceReader(engine, line)
     found: list[ProvenanceStep] = []
-    seen = last is None
+    skipping = last is not None
     async for touch in tracer.touches(point, path):
-        if seen:
+        if not skipping:
             found.append(touch)
-        seen = seen or (last is not None and tuple(touch.origin) == last[:2])
-        if limit is not None and len(found) >= limit:
+        skipping = skipping and touch.origin != last
+        if len(found) > limit:
             break
     if not found and last is None and await tracer.looked(point, path) is None:
         raise _nothing(line, path, point)
-    writers = await _writers(engine, line, [touch.origin for touch in found])
-    return [ValueChange(writers[touch.origin], as_changes(engine.context.codec, touch.edits)) for touch in found]
+    page = found[:limit]
+    writers = await _writers(engine, line, [touch.origin for touch in page])
+    changes = [ValueChange(writers[touch.origin], as_changes(engine.context.codec, touch.edits)) for touch in page]
+    return changes, "{}.{}".format(*page[-1].origin) if page and len(found) > limit else None
+
+
+def _parse_cursor(cursor: str) -> nodes.WrittenBy:
+    branch, dot, seq = cursor.partition(".")
+    if not (dot and branch.isdecimal() and seq.isdecimal()):
+        raise InvalidError("the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next")
+    return nodes.WrittenBy(int(branch), int(seq))
 
 
 async def _writers(

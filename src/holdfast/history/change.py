@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.model.json_diff import NOTHING, Kind, Path
+from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage
-from holdfast.history.paths import path_text
 from holdfast.history.text_diff import TextSpan, words
 
 

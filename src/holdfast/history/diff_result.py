@@ -12,13 +12,13 @@ from msgspec.json import encode
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, decoded, has_large, plain_of
+from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage, messages
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
 from holdfast.history.change import Change
 from holdfast.history.json_patch import apply_patch
-from holdfast.history.paths import path_text
 
 
 class DiffSide(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.model.json_diff import NOTHING, plain_of
-from holdfast.history.paths import path_text
+from holdfast.engine.paths import path_text
 from holdfast.history.text_diff import NEW, OLD, SAME, TextSpan
 from holdfast.history.text_diff import lines as line_spans
 

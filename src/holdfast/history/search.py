@@ -23,13 +23,13 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.history.paths import path_text
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.history.query_eval import QuerySubject, Spans, StepContent, ThreadContext, hits, matches, reduced
 from holdfast.history.query_plan import WordFilter, needs, one_thread, thread_prefix

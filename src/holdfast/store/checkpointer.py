@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
+from holdfast.engine.pages import Page
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import Checkpoint
@@ -94,18 +95,21 @@ class _Saver:
         self,
         thread_id: str,
         *,
-        before: str | None = None,
-        limit: int | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> list[CheckpointTuple]:
-        """The checkpoints of a thread, the latest first: before an id, with these entries in their metadata."""
-        found = []
-        for checkpoint in await StoreOperations.log(
-            self.store, thread_id, before=before, limit=limit, metadata=metadata
-        ):
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[CheckpointTuple]:
+        """List the checkpoints of a thread, the latest first: those with these entries in their metadata."""
+        page = await StoreOperations.log(self.store, thread_id, metadata=metadata, limit=limit, cursor=cursor)
+        tuples = []
+        for checkpoint in page:
             saved = await self._get(thread_id, checkpoint.id)
-            found.append(await self._tuple(checkpoint, saved.state))
-        return found
+            tuples.append(await self._tuple(checkpoint, saved.state))
+        return Page(
+            tuples,
+            page.next,
+            lambda cursor: _Saver.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
+        )
 
     @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
