@@ -16,8 +16,8 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
-from holdfast.interfaces.langgraph.names import stored_thread
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store import split_name, thread_name
 from holdfast.store.checkpoint_store import BOOKKEEPING as KEPT
@@ -415,8 +415,9 @@ def test_pruning(saver: Caller) -> None:
             saver.put(str(n), {"n": n}, parent=str(n - 1) if n > 1 else None, namespace=namespace)
     saver.put("1", thread="other")
     saver.saver.store._engine.context.cache.clear()
-    run(saver.saver.store._engine.lines.set_ref(saver.saver._checkpoints._line(stored_thread(on("t"))), "name", "best", "2"))
-    run(saver.saver.store._engine.lines.set_ref(saver.saver._checkpoints._line(stored_thread(on("t"))), "tag", "good", "3"))
+    lines, line = saver.saver.store._engine.lines, Line(saver.saver.store.tenant, "t")
+    run(lines.set_ref(line, "name", "best", "2"))
+    run(lines.set_ref(line, "tag", "good", "3"))
     saver.call("prune", [])
     saver.call("prune", ["nobody", "t"])
     assert saver.ids(on("t", checkpoint_ns="")) == ["5", "3", "2"]
