@@ -1,4 +1,4 @@
-"""Acting as somebody: scoped state as an identity sees it, and nothing else of the store."""
+"""The view of a store that an identity has: scoped state and agents, as far as it has rights to them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from holdfast.state.api import ScopedOperations
 from holdfast.state.scope_parts import ScopeParts, named
 
 
-def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:
-    """How somebody is to act, as a caller says it."""
+def guard_mode(
+    mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool
+) -> GuardMode:
+    """Return the mode of a guard from the arguments of `as_identity`."""
     if mode not in MODES:
         raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
@@ -39,9 +41,9 @@ def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window
 
 
 class IdentityOperations(ScopedOperations):
-    """What an identity can do. `IdentityView` and `AsyncIdentityView` have these as methods.
+    """Operations of an identity. `IdentityView` and `AsyncIdentityView` have these as methods.
 
-    Every operation is checked, each time: what is denied raises `DeniedError`, and is noted in the audit before that.
+    Every operation is checked each time. One that is denied is recorded in the audit, and raises `DeniedError`.
     """
 
     agents = AGENTS
@@ -53,12 +55,12 @@ class IdentityOperations(ScopedOperations):
 
     @property
     def identity(self) -> Identity:
-        """Who acts."""
+        """The identity."""
         return self._guard.identity
 
     @property
     def mode(self) -> Mode:
-        """How: `strict`, `read-only` or `custom`."""
+        """The mode: `strict`, `read-only` or `custom`."""
         return self._guard.how.mode
 
     def __repr__(self) -> str:
@@ -76,11 +78,11 @@ class IdentityOperations(ScopedOperations):
         until: Until = None,
         **parts: Unpack[ScopeParts],
     ) -> Grant:
-        """Let another identity, or a group, read or write a scope of one's own, or both; without a scope, the one that
-        has the identity's path.
+        """Grant another identity, or a group, the right to read or write a scope that this identity owns, or both.
 
-        What was granted to oneself cannot be passed on. `keys`, `below` and `until` are as in `store.access.grant`;
-        below a scope, only what is one's own is granted.
+        Without a scope, it is the one with the identity's own path. Rights that were granted to this identity cannot be
+        passed on. `keys`, `below` and `until` are those of `store.access.grant`; `below` covers only scopes that this
+        identity owns.
         """
         mine = self.identity.scope if scope is None and not parts else named(self._handle, scope, parts)
         await self._check_own("grant", mine)
@@ -89,8 +91,7 @@ class IdentityOperations(ScopedOperations):
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
-        """Take a grant of a scope of one's own back, whoever gave it. To whoever does not own the scope there is no
-        such grant: `NotFoundError`."""
+        """Revoke a grant of a scope that this identity owns, whoever gave it. `NotFoundError` for any other grant."""
         await self._check_own("revoke", self.identity.scope)
         id = grant_id(grant)
         mine = [each for each in await self._of_own(dead=True) if each.id == id]
@@ -100,13 +101,13 @@ class IdentityOperations(ScopedOperations):
 
     @sync_and_async
     async def grants(self, *, dead: bool = False) -> list[Grant]:
-        """Who was granted what of one's own scopes; with `dead`, also what was revoked or has expired in the last
+        """List the grants of scopes that this identity owns; with `dead`, also those revoked or expired in the last
         weeks."""
         return [shown(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
     @sync_and_async
     async def granted(self, *, dead: bool = False) -> list[Grant]:
-        """What one was granted oneself, not counting what groups were."""
+        """List the grants that this identity was given itself, without those of its groups."""
         found = await self._access.grants(str(self.identity), dead=dead)
         return [shown(each, self._handle.now()) for each in found]
 
@@ -115,7 +116,7 @@ class IdentityOperations(ScopedOperations):
         return [each for each in found if self.identity.owns(Scope.parse(each.scope))]
 
     async def _check_own(self, action: str, scope: Scope) -> None:
-        """Only who owns a scope grants it, and only in a mode that is not narrower than owning is."""
+        """Deny it unless the identity owns the scope and acts in the mode strict."""
         if self.mode != "strict":
             raise await self._guard.refused(action, scope, (), _NARROW)
         if not self.identity.owns(scope):
@@ -127,7 +128,7 @@ class IdentityView(SyncApi, IdentityOperations):
 
 
 class AsyncIdentityView(AsyncApi, IdentityOperations):
-    """The same for asyncio: operations are awaited."""
+    """A store as an identity sees it, for asyncio: operations are awaited. See `AsyncStore.as_identity`."""
 
 
 _NARROW = DenialReason("rights are given and taken in the mode strict only", "Act in that mode")

@@ -58,8 +58,8 @@ class ThreadOperations(Generic[S]):
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
         The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
-        another writer followed the same parent first, `on_conflict` says what happens: `"overwrite"`, the default
-        without a parent, saves on top of what is then the latest; `"branch"`, the default with one, opens a branch;
+        another writer saved after the same parent first, `on_conflict` decides: `"overwrite"`, the default without a
+        parent, saves after the new latest checkpoint; `"branch"`, the default with one, opens a branch;
         `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
         both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
         `"raise"` raises `ConflictError`, and nothing is saved.
@@ -467,7 +467,7 @@ class ThreadOperations(Generic[S]):
         return self._handle.engine.lines
 
     def _own_line(self) -> Line:
-        """The line, if it may be saved to: the state of scopes is changed in other ways."""
+        """Return the line if threads may be saved to it; the lines of scopes and agents are not threads."""
         check_thread(self._line.name)
         return self._line
 
