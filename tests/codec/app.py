@@ -179,7 +179,7 @@ class AgentError(Exception):
 
 
 class Client:
-    """Something that can not be saved."""
+    """Something that cannot be saved."""
 
 
 class Temperature:

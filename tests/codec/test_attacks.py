@@ -362,7 +362,7 @@ def test_an_inert_value_can_always_be_shown(subtests: pytest.Subtests) -> None:
     for payload in FORGED_PAYLOADS:
         with case(subtests, payload):
             for tag in (1, 32, 48, 127):
-                assert repr(OpaqueValue(tag, payload)).startswith("<Inert")
+                assert repr(OpaqueValue(tag, payload)).startswith("<OpaqueValue")
                 hostile = OpaqueValue(32, array_of(encode("\x1b[2Jm:\n" + "x" * 10_000), b"\x80"))
                 assert repr(hostile).isprintable()
                 assert len(repr(hostile)) < 1000
@@ -896,7 +896,7 @@ def test_a_value_is_the_same_or_refused_at_every_place(subtests: pytest.Subtests
                 try:
                     whole = place(value)
                 except TypeError:
-                    continue  # can not be hashed
+                    continue  # cannot be hashed
                 exact(whole)
 
 

@@ -242,5 +242,5 @@ def test_errors_of_the_library_are_stored_by_their_code(subtests: pytest.Subtest
 
 def test_a_class_that_claims_to_be_an_error_of_the_library_is_refused() -> None:
     fake = type("Fake", (Exception,), {"__module__": "holdfast.errors", "code": "not-found"})
-    with pytest.raises(UnsupportedError, match="can not be found again"):
+    with pytest.raises(UnsupportedError, match="cannot be found by its name"):
         codec.pack(fake("x"))

@@ -36,10 +36,9 @@ from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import Codec, OpaqueValue, Registry, msgpack
 from holdfast.codec.json_codec import from_json, to_json
-from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.plain_json import to_plain
-from holdfast.codec.stdlib_types import KINDS
-from holdfast.codec.tags import Tag
+from holdfast.codec.stdlib_types import STDLIB_TYPES
+from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import CircularReferenceError, CorruptError, HoldfastError, InvalidError, TooDeepError
 from tests.support.cases import case
 
@@ -416,7 +415,7 @@ def test_the_strategies_cover_every_type() -> None:
     assert set(_leaves) | {tuple, set, frozenset, dict, collections.deque, collections.defaultdict} | {
         collections.OrderedDict,
         collections.Counter,
-    } == {kind.type for kind in KINDS}
+    } == {kind.type for kind in STDLIB_TYPES}
 
 
 @given(values)
@@ -506,10 +505,10 @@ _MODEL = '[class name, fields] or [class name, fields, {"unset": names, "extra":
 WRONG: list[tuple[Any, ...]] = [
     ({"messages": [1, 2, 3, {"$datetime": "x"}]}, "messages[3].$datetime", "$datetime takes ISO text, or"),
     ({"a b": {"$uuid": 5}}, "['a b'].$uuid", "$uuid takes a UUID as text"),
-    ((1,), "the value itself", "tuple is no type of JSON"),
-    ([1, b""], "[1]", "bytes is no type of JSON"),
+    ((1,), "the value itself", "tuple is not a JSON type"),
+    ([1, b""], "[1]", "bytes is not a JSON type"),
     ({"a": {1: 2}}, "a", "the key 1 of an object is not a string"),
-    ({"a": {"$nope": 1}}, "a", "$nope is no mark that this release knows"),
+    ({"a": {"$nope": 1}}, "a", "$nope is not a mark that this release knows"),
     ({"$object": []}, "$object", "$object takes an object"),
     ({"$float": "1.5"}, "$float", "$float takes"),
     ({"$float": "00"}, "$float", "$float takes"),

@@ -1,4 +1,4 @@
-"""pandas values: what comes back, what is refused, and what forged bytes can not do."""
+"""pandas values: what comes back, what is refused, and what forged bytes cannot do."""
 
 import contextlib
 import datetime as dt
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.extra import pandas as pdst
 
-from holdfast.codec import Codec, OpaqueValue, array_types
+from holdfast.codec import Codec, OpaqueValue, pandas_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
@@ -336,11 +336,11 @@ def wrong_frequency() -> Any:
 
 
 REFUSED: list[tuple[Any, ...]] = [
-    (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] can not be saved.*\.astype"),
+    (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] cannot be saved.*\.astype"),
     (pd.arrays.SparseArray([0, 1]), r"dtype Sparse\[int64, 0\]"),
     (pd.date_range("2026", periods=2, freq=pd.DateOffset(months=1, hours=2)), "frequency.*freq of the index"),
     (pd.date_range("2026", periods=2, freq=pd.offsets.CustomBusinessDay(holidays=["2026-01-02"])), "frequency"),
-    (wrong_frequency(), "do not follow it.*None"),
+    (wrong_frequency(), "do not match its freq.*None"),
     (pd.Timestamp("2026", tz=Zone()), "Zone.*zoneinfo"),
     (pd.Series(pd.DatetimeIndex(["2026"], tz=Zone())), "Zone.*zoneinfo"),
     (pd.MultiIndex(levels=[[1, 1]], codes=[[0, 1]], verify_integrity=False), "twice.*from_tuples"),
@@ -357,19 +357,19 @@ def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def test_other_classes_of_pandas_are_not_values() -> None:
-    assert array_types.dumper(pd.Grouper) is None
+    assert pandas_types.dumper(pd.Grouper) is None
     with pytest.raises(UnsupportedError, match="Rolling"):
         codec.pack(pd.Series([1.0]).rolling(2))
 
 
 def test_children_name_the_parts() -> None:
     frame = pd.DataFrame({"good": [1], "bad": pd.Series([print], dtype=object)})
-    parts = dict(array_types.children(frame))
+    parts = dict(pandas_types.children(frame))
     assert list(parts) == [".columns", "['good']", "['bad']", ".index", ".attrs"]
-    assert dict(array_types.children(parts["['bad']"]))["[0]"] is print
-    assert list(dict(array_types.children(frame["good"]))) == [".index", ".attrs"]
-    assert list(array_types.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
-    assert list(array_types.children(pd.NaT)) == []
+    assert dict(pandas_types.children(parts["['bad']"]))["[0]"] is print
+    assert list(dict(pandas_types.children(frame["good"]))) == [".index", ".attrs"]
+    assert list(pandas_types.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
+    assert list(pandas_types.children(pd.NaT)) == []
 
 
 # What is not available here ----------------------------------------------------------------------------------
