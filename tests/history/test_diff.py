@@ -19,7 +19,7 @@ from holdfast.engine.model.json_diff import UnloadedValue
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
-from holdfast.history.text_diff import lines, words
+from holdfast.history.diff_text import line_spans, word_spans
 from tests.engine.lines import store_on
 
 
@@ -76,7 +76,7 @@ def test_nothing_differs(store: holdfast.Store) -> None:
     assert not diff
     assert diff.text() == ""
     assert diff.patch() == []
-    assert repr(diff) == "<Diff nothing>"
+    assert repr(diff) == "<Diff no changes>"
 
 
 def test_items_that_came_and_went_do_not_change_those_behind_them(store: holdfast.Store) -> None:
@@ -223,7 +223,7 @@ def test_several_lines_word_by_word(store: holdfast.Store) -> None:
     assert diff.text(by_word=True).splitlines()[3:] == ["  one[-↵-]{+ +}two"]
 
 
-@pytest.mark.parametrize("compared", [words, lines])
+@pytest.mark.parametrize("compared", [word_spans, line_spans])
 @pytest.mark.parametrize(
     ("old", "new"),
     [("", ""), ("", "a\nb"), ("a b c", "a c"), ("a\n" * 500, "b\n" + "a\n" * 499), ("x y " * 900, "y x " * 900)],

@@ -119,31 +119,31 @@ def test_times(store: Store) -> None:
     assert store.thread("t").resolve("twig@{now}").id == store.thread("t").resolve("@{now}").id == "twig-1"
     assert store.thread("t").resolve("draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
-        with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
+        with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
             store.thread("t").resolve(text)
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("", InvalidError, "not empty"),
+    ("", InvalidError, "is empty"),
     ("nope", NotFoundError, "'nope'"),
     ("drat", NotFoundError, "Did you mean 'draft'"),
     ("glod", NotFoundError, "Did you mean 'gold'"),
     ("head", NotFoundError, "no checkpoint has the id or the tag 'head'"),
     ("main~10", NotFoundError, "only 9 checkpoints before 'main' .*column 5"),
     ("~99", NotFoundError, "only 9 checkpoints before 'HEAD'"),
-    ("#10", NotFoundError, "'HEAD' has the steps 0 to 9, and no step 10"),
-    ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
+    ("#10", NotFoundError, "'HEAD' has the steps 0 to 9, but no step 10"),
+    ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, but no step 9 .*column 6"),
     ("main#", InvalidError, "the number of a step is missing .*column 5"),
-    ("HEAD~x", InvalidError, "'~x' is no suffix.*column 5"),
-    ("gold~1~y", InvalidError, "'~1~y' is no suffix"),
-    ("HEAD@{2h", InvalidError, "'@{2h' is no suffix"),
+    ("HEAD~x", InvalidError, "'~x' is not a suffix.*column 5"),
+    ("gold~1~y", InvalidError, "'~1~y' is not a suffix"),
+    ("HEAD@{2h", InvalidError, "'@{2h' is not a suffix"),
     ("main@{when}", InvalidError, "'when' is no time .*column 7"),
-    ("HEAD^2", NotFoundError, "has 1 parent, and no number 2"),
+    ("HEAD^2", NotFoundError, "has 1 parent, but no number 2"),
     ("0abc-0^2", NotFoundError, "has 0 parents"),
     ("dra", NotFoundError, "Did you mean 'draft'"),
     ("twi~1", NotFoundError, "Did you mean 'twig'"),
     ("twig-", InvalidError, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
-    ("3ab", NotFoundError, "4 characters of an id or more"),
+    ("3ab", NotFoundError, "needs 4 characters or more"),
 ]
 
 

@@ -137,7 +137,7 @@ def test_by_time(clocked: tuple[Store, Clock]) -> None:
     assert store.get("t", at=made[4].time.astimezone(zone)).state == {"n": 4}
     assert store.get("t", at=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
     assert store.get("t", at=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
-    with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
+    with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
         store.get("t", at=made[0].time - timedelta(seconds=1))
     assert store.thread("t").restore(at=made[3].time).metadata == {"restored": made[3].id}
 

@@ -220,9 +220,7 @@ def _find_dumper(kind: type) -> Dumper:
 
     def dump_known(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
-        if any(
-            rest[1:3]
-        ):  # extra fields, private attributes; which fields were set is not stored for a well-known class
+        if any(rest[1:3]):  # extra fields or private attributes
             return plan.tag, packer.pack(payload)
         return Tag.SHAPED, packer.pack([None, number, fields])
 
