@@ -74,7 +74,7 @@ def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) 
 def test_equal_keys_are_one_place(shared: Backend, wrong: Any) -> None:
     store = store_on(shared)
     store.put("t", {"d": {1: {"q": 1}}})
-    with pytest.raises(InvalidError, match="two changes are made in one place"):
+    with pytest.raises(InvalidError, match="two changes are made to one value"):
         wrong(store)
     store.update("t", {("d", float("inf")): 1, ("d", 10**400): 2})
     assert store_on(shared).get("t").state == {"d": {1: {"q": 1}, float("inf"): 1, 10**400: 2}}

@@ -12,8 +12,8 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history.paths import parse_path, path_text
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
@@ -40,7 +40,7 @@ def test_who_wrote_a_message(store: holdfast.Store) -> None:
     assert (writer.time, writer.hash) == (store.thread("t").resolve("c3").time, store.thread("t").resolve("c3").hash)
     assert [each.writer.id for each in store.thread("t").blame("messages")] == ["c0", "c1", "c2", "c3", "c4"]
     assert [each.where for each in store.thread("t").blame("messages[-2:]")] == ["messages[3]", "messages[4]"]
-    assert [each.writer.id for each in store.thread("t").blame("messages[1:]", start=1, limit=2)] == ["c2", "c3"]
+    assert [each.writer.id for each in store.thread("t").blame("messages[1:]", cursor="1", limit=2)] == ["c2", "c3"]
     assert store.thread("t").blame(("messages", -1))[0].writer.id == "c4"
     assert store.thread("t").blame("messages[0].content", "c2")[0].value == said(0).content
 
@@ -102,9 +102,16 @@ def test_history_page_by_page(store: holdfast.Store) -> None:
     assert [each.writer.step for each in whole] == list(range(90, -1, -10))
     page = store.thread("t").history("n", limit=4)
     assert page == whole[:4]
-    assert store.thread("t").history("n", before=page[-1].writer.id, limit=4) == whole[4:8]
+    assert store.thread("t").history("n", cursor=page.next, limit=4) == whole[4:8]
+    assert list(page.all()) == whole
+    assert list(store.thread("t").history("n", limit=5).all()) == whole
     assert [each.writer.step for each in store.thread("t").history("n", "#25")] == [20, 10, 0]
-    assert store.thread("t").history("n", before=whole[-1].writer.id) == []
+    assert whole.next is None
+    for cursor in ("x", "1", "1.", ".1", "1.x"):
+        with pytest.raises(InvalidError, match="not one of this listing"):
+            store.thread("t").history("n", cursor=cursor)
+    with pytest.raises(InvalidError, match="not one of this listing"):
+        store.thread("t").blame("n", cursor="x")
 
 
 def test_pruned_origins_say_so(store: holdfast.Store) -> None:

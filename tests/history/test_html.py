@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.engine.html import MAX_ROWS, html_table
+from holdfast.engine.html import MAX_ROWS, html_listing, html_table
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -27,7 +27,15 @@ def test_hostile_text_is_escaped(store: Store) -> None:
     thread = store.thread(HOSTILE)
     saved = thread.put({HOSTILE: HOSTILE}, metadata={"note": HOSTILE})
     thread.update({(HOSTILE,): f"{HOSTILE} again"})
-    for shown in (saved, thread.get(), thread.log(), thread.diff(), store.search("script")):
+    for shown in (
+        saved,
+        thread.get(),
+        thread.log(),
+        thread.diff(),
+        store.search("script"),
+        store.threads(),
+        thread.blame((HOSTILE,)),
+    ):
         assert is_escaped(shown._repr_html_()), repr(shown)
 
 
@@ -36,8 +44,8 @@ def test_reprs_are_short(store: Store) -> None:
     first = thread.put({"text": "word " * 1000})
     thread.put({"text": "other " * 1000})
     assert repr(first).startswith(f"<Checkpoint {first.id} of 'chat', step 0, save, ")
-    assert repr(thread.log()) == "<CheckpointLog of 2 checkpoints>"
-    assert thread.log() == [*thread.log()]
+    assert repr(thread.log()) == "<Page of 2>"
+    assert repr(thread.log(limit=1)) == "<Page of 1, more follow>"
     assert repr(thread.diff()) == "<Diff text: changed>"
     assert repr(thread.diff("HEAD", "HEAD")) == "<Diff no changes>"
     assert repr(store.search("other", limit=1)) == "<SearchPage 1 matches by scan, more follow>"
@@ -49,9 +57,14 @@ def test_long_listings_are_cut_off(store: Store) -> None:
     thread = store.thread("counter")
     for n in range(MAX_ROWS + 3):
         thread.put({"n": n})
-    html = thread.log()._repr_html_()  # type: ignore[attr-defined]
+    html = thread.log()._repr_html_()
     assert html.count("<tr>") == MAX_ROWS + 2
     assert "… and 3 more" in html
+
+
+def test_a_listing_of_anything() -> None:
+    assert html_listing(["<b>"]).endswith("<tr><td>&lt;b&gt;</td></tr></tbody></table>")
+    assert "item" in html_listing([])
 
 
 def test_a_table() -> None:

@@ -338,7 +338,7 @@ def test_threads_by_page(store: holdfast.Store) -> None:
     for n in range(9):
         store.put(f"t{n}", {"n": n}, labels=["even"] if n % 2 == 0 else [])
     assert [each.thread for each in store.threads(where="label:even", limit=2)] == ["t0", "t2"]
-    assert [each.thread for each in store.threads(where="label:even", limit=2, after="t2")] == ["t4", "t6"]
+    assert [each.thread for each in store.threads(where="label:even", limit=2, cursor="t2")] == ["t4", "t6"]
     assert [each.thread for each in store.threads(where="thread:t*", prefix="t8")] == ["t8"]
     assert store.threads(where="thread:x*", prefix="t") == []
 
@@ -346,7 +346,7 @@ def test_threads_by_page(store: holdfast.Store) -> None:
 def test_the_log_of_those_that_match(fields: holdfast.Store) -> None:
     assert [each.id for each in fields.log("t", where="kind:save")] == ["b0", "a3", "a2", "a1"]
     assert [each.id for each in fields.log("t", where="kind:save", limit=2)] == ["b0", "a3"]
-    assert [each.id for each in fields.log("t", where="kind:save", before="a3")] == ["a2", "a1"]
+    assert [each.id for each in fields.log("t", where="kind:save", cursor="a3")] == ["a2", "a1"]
     assert [each.id for each in fields.log("t", where="step>0", label="x")] == ["b0"]
     assert fields.log("t", where="kind:nothing") == []
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, TooDeepError
 
@@ -25,6 +27,7 @@ MAX_NESTING = 24
 _SHAPED = Tag.SHAPED
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
+_INTEGER = msgspec.msgpack.Decoder(int)
 
 _NOT_CONTAINERS = bytes(b for b in range(256) if not (0x80 <= b <= 0x9F or 0xDC <= b <= 0xDF))
 
@@ -155,6 +158,14 @@ def is_str(data: bytes) -> bool:
 def is_bin(data: bytes) -> bool:
     """Whether packed bytes hold `bytes`."""
     return 0xC4 <= data[0] <= 0xC6
+
+
+def integer(data: bytes) -> int | None:
+    """Return the whole number that packed bytes hold; None if they hold something else."""
+    try:
+        return _INTEGER.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
 
 
 def content(data: bytes) -> bytes:

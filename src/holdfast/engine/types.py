@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
 
-from holdfast.engine.html import MAX_ROWS, format_time, html_table
+from holdfast.engine.html import format_time, html_table
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
@@ -89,20 +89,6 @@ class Checkpoint(NamedTuple, Generic[S]):
         state = ", ".join(map(str, self.state)) if isinstance(self.state, dict) else type(self.state).__name__
         rows += [("time", format_time(self.time)), ("metadata", self.metadata), ("state", state)]
         return html_table(("checkpoint", ""), rows)
-
-
-class CheckpointLog(list[Checkpoint[S]]):
-    """A listing of checkpoints."""
-
-    def __repr__(self) -> str:
-        return f"<CheckpointLog of {len(self)} checkpoints>"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (each.step, each.branch, each.id, each.kind, format_time(each.time), each.metadata or "")
-            for each in self[:MAX_ROWS]
-        ]
-        return html_table(("step", "branch", "id", "kind", "time", "metadata"), rows, total=len(self))
 
 
 Revision: TypeAlias = str | int | datetime | Checkpoint

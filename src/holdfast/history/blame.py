@@ -13,13 +13,13 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model import draft_reader, nodes
 from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import Revision, to_datetime
-from holdfast.errors import NotFoundError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.diff_result import as_changes
 from holdfast.history.diff_text import Change
 from holdfast.history.past_reader import PastReader, PastValue
-from holdfast.history.paths import path_text
 from holdfast.history.provenance import MergeProvenance, ProvenanceReader, ProvenanceStep
 from holdfast.history.revisions import resolve
 
@@ -170,10 +170,14 @@ async def _blame_entries(
 
 
 async def history(
-    engine: Engine, line: Line, path: Path, at: Revision, *, before: str | None = None, limit: int | None = None
-) -> list[ValueChange]:
-    """List the checkpoints up to a revision that changed a value, the latest first."""
-    return await _retry(engine, line, lambda: _history(engine, line, path, at, before, limit))
+    engine: Engine, line: Line, path: Path, at: Revision, *, after: str | None = None, limit: int
+) -> tuple[list[ValueChange], str | None]:
+    """List the checkpoints up to a revision that changed a value, the latest first.
+
+    Returns `limit` of them, and the cursor of the next ones, to be passed as `after`; None if there are no more.
+    """
+    last = None if after is None else _parse_cursor(after)
+    return await _retry(engine, line, lambda: _history(engine, line, path, at, last, limit))
 
 
 async def _retry(engine: Engine, line: Line, read: Callable[[], Awaitable[T]]) -> T:
@@ -186,23 +190,31 @@ async def _retry(engine: Engine, line: Line, read: Callable[[], Awaitable[T]]) -
 
 
 async def _history(
-    engine: Engine, line: Line, path: Path, at: Revision, before: str | None, limit: int | None
-) -> list[ValueChange]:
+    engine: Engine, line: Line, path: Path, at: Revision, last: nodes.WrittenBy | None, limit: int
+) -> tuple[list[ValueChange], str | None]:
     point = await resolve(engine, line, at)
-    last = None if before is None else await engine.lines.find(line, before)
     provenance = ProvenanceReader(engine, line)
     steps: list[ProvenanceStep] = []
-    started = last is None
+    skipping = last is not None
     async for step in provenance.changes(point, path):
-        if started:
+        if not skipping:
             steps.append(step)
-        started = started or (last is not None and tuple(step.origin) == last[:2])
-        if limit is not None and len(steps) >= limit:
+        skipping = skipping and step.origin != last
+        if len(steps) > limit:
             break
     if not steps and last is None and await provenance.locate(point, path) is None:
         raise _not_found(line, path, point)
-    writers = await _read_writers(engine, line, [step.origin for step in steps])
-    return [ValueChange(writers[step.origin], as_changes(engine.context.codec, step.edits)) for step in steps]
+    page = steps[:limit]
+    writers = await _read_writers(engine, line, [step.origin for step in page])
+    changes = [ValueChange(writers[step.origin], as_changes(engine.context.codec, step.edits)) for step in page]
+    return changes, "{}.{}".format(*page[-1].origin) if page and len(steps) > limit else None
+
+
+def _parse_cursor(cursor: str) -> nodes.WrittenBy:
+    branch, dot, seq = cursor.partition(".")
+    if not (dot and branch.isdecimal() and seq.isdecimal()):
+        raise InvalidError("the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next")
+    return nodes.WrittenBy(int(branch), int(seq))
 
 
 async def _read_writers(

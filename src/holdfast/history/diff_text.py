@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.model.alignment import gaps
 from holdfast.engine.model.json_diff import NOTHING, Kind, Path, plain_of
+from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage
-from holdfast.history.paths import path_text
 
 _WORD = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 

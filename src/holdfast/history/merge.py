@@ -23,13 +23,13 @@ from holdfast.engine.model.merge import merge as merge_states
 from holdfast.engine.model.missing import MISSING, MissingType
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack
 from holdfast.engine.model.steps import StepParent
+from holdfast.engine.paths import parse_path, path_text
 from holdfast.engine.row_format import MERGE, Line, StepRef
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Revision
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
 from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
-from holdfast.history.paths import parse_path, path_text
 from holdfast.history.revisions import Revisions, resolve
 
 _ATTEMPTS = 100

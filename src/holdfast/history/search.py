@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
-from holdfast.engine.html import MAX_ROWS, format_time, html_table
+from holdfast.engine.html import html_listing
 from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.history.paths import path_text
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.history.query_eval import (
     QuerySubject,
@@ -103,11 +103,7 @@ class SearchPage(NamedTuple):
         return f"<SearchPage {len(self.matches)} matches by {self.how}{', more follow' if self.next else ''}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (match.thread, match.step, match.id, format_time(match.time), *(hit.excerpt for hit in match.hits[:1]))
-            for match in self.matches[:MAX_ROWS]
-        ]
-        return html_table(("thread", "step", "id", "time", "text"), rows, total=len(self.matches))
+        return html_listing(self.matches)
 
 
 def prepare(engine: Engine, tenant: str, query: str) -> SearchRun:

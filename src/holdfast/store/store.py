@@ -15,9 +15,10 @@ from holdfast.backends.wrappers.composite_urls import shown as redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.pages import Page
+from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInfo
-from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, identity_of
 from holdfast.security.handle import StoreHandle
@@ -113,15 +114,15 @@ class StoreOperations(ScopedOperations):
         self,
         thread: str,
         *,
-        before: str | None = None,
-        limit: int | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         where: str | None = None,
-    ) -> list[Checkpoint]:
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Checkpoint]:
         """List the checkpoints of a thread, the latest first, without their states: `Thread.log`."""
         return await ThreadOperations[Any].log(
-            self._thread(thread), before=before, limit=limit, label=label, metadata=metadata, where=where
+            self._thread(thread), label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
         )
 
     @sync_and_async
@@ -131,20 +132,27 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def threads(
-        self, *, prefix: str = "", after: str = "", limit: int = 100, where: str | None = None
-    ) -> list[ThreadInfo]:
-        """The threads of this tenant by name: those that start with a prefix, those after a name, those that match a
-        query, `where` (see `search`)."""
+        self, *, prefix: str = "", where: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[ThreadInfo]:
+        """List the threads of this tenant by name: a page of them.
+
+        Only those that start with a prefix; those that match a query, `where` (see `search`).
+        """
         check_name(prefix, "start of a name")
-        check_name(after, "name of a thread")
+        after = validation.optional_name(cursor, "cursor") or ""
         count = validation.require_count(limit, "limit")
         if where is None:
-            summaries = await self._engine.lines.list_threads(self._handle.tenant, prefix, after, count)
+            summaries = await self._engine.lines.list_threads(self._handle.tenant, prefix, after, count + 1)
         else:
             from holdfast.history.search import prepare
 
-            summaries = await prepare(self._engine, self.tenant, where).threads(prefix, after, count)
-        return [ThreadInfo.of(summary) for summary in summaries]
+            summaries = await prepare(self._engine, self.tenant, where).threads(prefix, after, count + 1)
+        return Page.cut(
+            [ThreadInfo.of(summary) for summary in summaries],
+            count,
+            lambda info: info.thread,
+            lambda cursor: StoreOperations.threads(self, prefix=prefix, where=where, limit=count, cursor=cursor),
+        )
 
     @sync_and_async
     async def search(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from holdfast.engine.paths import Path
 from holdfast.engine.types import Checkpoint
-from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.api import StateTransaction

@@ -14,8 +14,8 @@ from holdfast.agents.storage.record import PENDING
 from holdfast.codec import Codec
 from holdfast.engine.model.merge import PackedConflict, PackedResolution, merge
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
+from holdfast.engine.paths import path_text
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.history.paths import path_text
 
 MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 """The channels that can be merged. Of the others, one side wins, if only one changed them."""

@@ -155,7 +155,7 @@ class _Asking:
         return value
 
     def _by_place(self, clash: MergeConflict) -> Any:
-        from holdfast.history.paths import parse_path
+        from holdfast.engine.paths import parse_path
 
         for path, strategy in sorted(self._ways.items(), key=lambda way: -len(parse_path(way[0]))):
             if clash.path[: len(parse_path(path))] == parse_path(path):
