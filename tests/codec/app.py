@@ -1,4 +1,4 @@
-"""An application's own classes, as the codec meets them."""
+"""Classes of an application."""
 
 from __future__ import annotations
 

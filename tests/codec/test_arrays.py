@@ -1,4 +1,4 @@
-"""That numpy and pandas are touched only where they are loaded, and give the same bytes in every process."""
+"""numpy and pandas are used only if they are loaded, with the same bytes in every process."""
 
 import os
 import subprocess

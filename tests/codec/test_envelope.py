@@ -1,4 +1,4 @@
-"""The envelope opens only what was written, where it was written."""
+"""The envelope opens only unaltered records in their own context."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KEYS = {b"k1": Aes()}
 
 
 @given(st.binary(max_size=2000), st.text(max_size=20), st.sampled_from([None, *Compression]), st.booleans())
-def test_what_was_wrapped_is_unwrapped(content: bytes, schema: str, how: Compression | None, sealed: bool) -> None:
+def test_wrapped_content_is_unwrapped(content: bytes, schema: str, how: Compression | None, sealed: bool) -> None:
     record = wrap(content, HERE, schema=schema, compression=how, sealer=KEYS[b"k1"] if sealed else None)
     opened = unwrap(record, HERE, keys=KEYS)
     assert opened == (content, BodyKind.PACKED, schema, b"k1" if sealed else b"")
@@ -98,7 +98,7 @@ def test_errors_say_where() -> None:
         unwrap(wrap(b"content", HERE, sealer=Aes()), HERE)
 
 
-def test_what_a_newer_release_may_write() -> None:
+def test_records_of_a_newer_release() -> None:
     record = wrap(b"content", HERE, codec=7)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="content is of kind 7"):
         unwrap(record, HERE)

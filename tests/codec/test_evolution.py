@@ -173,7 +173,7 @@ def test_new_fields_take_their_defaults() -> None:
     assert codec.unpack(packed["red"]) is new.Colour.RED
 
 
-def test_what_no_longer_fits_stays_inert(subtests: pytest.Subtests) -> None:
+def test_values_of_changed_classes_are_opaque(subtests: pytest.Subtests) -> None:
     packed = stored()
     load(AFTER)
     for name in ["shrinking", "pair", "blue", "flags", "becoming"]:
@@ -184,7 +184,7 @@ def test_what_no_longer_fits_stays_inert(subtests: pytest.Subtests) -> None:
             assert codec.pack(value) == packed[name]
 
 
-def test_new_fields_without_a_plain_default_stay_inert(subtests: pytest.Subtests) -> None:
+def test_new_fields_without_a_plain_default_make_values_opaque(subtests: pytest.Subtests) -> None:
     packed = stored()
     new: Any = load(REQUIRED)
     for name in ["data", "model", "attrs"]:

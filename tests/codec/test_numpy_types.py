@@ -1,4 +1,4 @@
-"""numpy values: what comes back, what is refused, and what forged bytes cannot do."""
+"""numpy values: round trips, refusals, and forged bytes."""
 
 import contextlib
 import datetime as dt
@@ -141,7 +141,7 @@ def test_objects_keep_arrays_of_one_item_as_they_are() -> None:
     assert [type(item) for item in back] == [np.ndarray, np.float32]
 
 
-def test_order_is_kept_and_views_become_whole() -> None:
+def test_order_is_preserved_and_views_become_arrays() -> None:
     array = np.arange(24.0).reshape(4, 6)
     assert check(array).flags.c_contiguous
     assert check(np.asfortranarray(array)).flags.f_contiguous
@@ -235,7 +235,7 @@ class Words(np.ndarray[Any, Any]):
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-def test_what_is_no_plain_array_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_subclasses_of_arrays_are_refused_with_a_hint(tmp_path: Path) -> None:
     mapped: Array = np.memmap(tmp_path / "data", dtype="u1", mode="w+", shape=(3,))
     for value in (np.matrix([[1]]), mapped, np.rec.array([(1, 2)], dtype=[("x", "i4"), ("y", "i4")])):
         with pytest.raises(UnsupportedError, match=rf"numpy {type(value).__name__} cannot be saved.*numpy\.asarray"):
@@ -263,7 +263,7 @@ REFUSED: list[tuple[Any, ...]] = [
 ]
 
 
-def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+def test_values_that_could_not_be_rebuilt_are_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
             with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
@@ -416,7 +416,7 @@ def test_plausible_noise_gives_typed_errors_only(parts: list[Any], tag: Tag) -> 
         codec.unpack(forged(tag, *parts))
 
 
-def test_a_moment_among_objects_stays_what_it_is() -> None:
+def test_a_datetime_among_objects_is_unchanged() -> None:
     moment = dt.datetime(2026, 2, 3, tzinfo=dt.UTC)
     back = codec.unpack(codec.pack(np.array([moment, np.datetime64("2026-02-03")], object)))
     assert back.tolist() == [moment, np.datetime64("2026-02-03")]

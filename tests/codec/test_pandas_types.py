@@ -1,4 +1,4 @@
-"""pandas values: what comes back, what is refused, and what forged bytes cannot do."""
+"""pandas values: round trips, refusals, and forged bytes."""
 
 import contextlib
 import datetime as dt
@@ -130,7 +130,7 @@ def test_other_scalars_come_back(subtests: pytest.Subtests) -> None:
                 assert [type(back.left), type(back.right)] == [type(value.left), type(value.right)]
 
 
-def test_what_is_missing_stays_the_one_thing_it_is() -> None:
+def test_missing_values_remain_singletons() -> None:
     back = codec.unpack(codec.pack([pd.NaT, pd.NA, None]))
     assert back[0] is pd.NaT
     assert back[1] is pd.NA
@@ -186,7 +186,7 @@ def test_values_come_back_alone_in_an_index_and_in_a_column(subtests: pytest.Sub
             check_frame(pd.DataFrame({"x": series, "y": 1.5}))
 
 
-def test_what_lies_under_a_mask_is_left_behind() -> None:
+def test_masked_values_are_not_stored() -> None:
     mask = np.array([False, True])
     one, other = (pd.arrays.IntegerArray(np.array([1, hidden]), mask) for hidden in (5, 6))
     assert codec.pack(one) == codec.pack(other)
@@ -272,7 +272,7 @@ def test_blocks_do_not_show_in_the_bytes() -> None:
     assert codec.pack(whole) == codec.pack(grown)
 
 
-def test_what_comes_back_can_be_changed() -> None:
+def test_unpacked_values_are_mutable() -> None:
     frame = codec.unpack(codec.pack(pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})))
     frame.loc[0, "a"] = 9
     frame["c"] = 1
@@ -348,7 +348,7 @@ REFUSED: list[tuple[Any, ...]] = [
 ]
 
 
-def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+def test_values_that_could_not_be_rebuilt_are_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
             with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
@@ -392,7 +392,7 @@ NOT_AVAILABLE: list[Any] = [
 ]
 
 
-def test_sound_values_that_need_what_is_not_here_stay_inert(subtests: pytest.Subtests) -> None:
+def test_values_that_need_a_missing_library_are_opaque(subtests: pytest.Subtests) -> None:
     for parts in NOT_AVAILABLE:
         with case(subtests, parts):
             data = forged(*parts)

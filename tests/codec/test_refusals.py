@@ -1,4 +1,4 @@
-"""What cannot be saved fails at the save, with the path to it and a way out."""
+"""Unsupported values are refused when they are saved, with their path and a hint."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def unpacked_in_a_thread(packed: list[bytes]) -> list[Any]:
     return found
 
 
-def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest.Subtests) -> None:
+def test_values_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest.Subtests) -> None:
     for depth in range(40, 55):
         with case(subtests, depth):
             message = AIMessage("x" * 3000, additional_kwargs={"deep": nested(depth, lambda v: [v])})
@@ -391,7 +391,7 @@ def test_registered_types_that_fail() -> None:
         own.pack(app.Client())
 
 
-def test_registry_refuses_what_would_confuse() -> None:
+def test_registry_refuses_ambiguous_names() -> None:
     registry = Registry()
     with pytest.raises(InvalidError, match="dict is supported already"):
         registry.register(dict, lambda d: d, lambda d: d)

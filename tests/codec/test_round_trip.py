@@ -1,4 +1,4 @@
-"""What goes in comes out: equal, of the same type, in the same order."""
+"""Round trips: equal values, of the same types, in the same order."""
 
 from __future__ import annotations
 

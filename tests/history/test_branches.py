@@ -1,4 +1,4 @@
-"""Branches: listed, renamed, deleted, switched to, forked with an edit."""
+"""Branches: list, rename, delete, switch, and fork with an edit."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_one_without_checkpoints(store: Store) -> None:
     check(store)
 
 
-def test_what_speaks_against_it(store: Store) -> None:
+def test_deletion_is_refused(store: Store) -> None:
     store.thread("t").fork("twig", at="x-draft-0")
     with pytest.raises(ConflictError, match="other branches start from 'draft': 'twig'"):
         store.thread("t").delete_branch("draft")

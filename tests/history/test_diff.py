@@ -1,4 +1,4 @@
-"""What `store.diff` tells: the summary, the changes, words, conversations, patches."""
+"""`diff`: summary, changes, words, conversations, patches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def chat(*texts: str) -> list[HumanMessage]:
     return [HumanMessage(text, id=f"m{number}") for number, text in enumerate(texts)]
 
 
-def test_what_the_latest_checkpoint_changed(store: holdfast.Store) -> None:
+def test_changes_of_the_latest_checkpoint(store: holdfast.Store) -> None:
     diff = compare(
         store,
         {"messages": chat("hello", "again"), "plan": {"goal": "rest", "steps": ["one", "two"]}, "n": 1, "old": 5},
@@ -171,7 +171,7 @@ def test_fields_of_objects(store: holdfast.Store) -> None:
     assert diff.apply(store.get("t", at=0).state) == store.get("t").state
 
 
-def test_classes_that_are_not_loaded_stay_inert() -> None:
+def test_values_of_classes_that_are_not_loaded_are_opaque() -> None:
     codec = Codec(may_revive=lambda _: False)
     with holdfast.open("memory://", codec=codec) as store:
         diff = compare(store, {"x": [Task("a", False)]}, {"x": [Task("a", False), Task("b", True)]})
@@ -235,7 +235,7 @@ def test_spans_make_up_both_texts(compared: Any, old: str, new: str) -> None:
     assert "".join(span.text for span in spans if span.kind != "-") == new
 
 
-def test_messages_are_shown_as_a_conversation(store: holdfast.Store) -> None:
+def test_messages_are_formatted_as_a_conversation(store: holdfast.Store) -> None:
     calls = [{"name": "look", "args": {"at": "map"}, "id": "1"}]
     said = [HumanMessage("Where to?\nAnd when?", id="a"), AIMessage("", id="b", tool_calls=calls)]
     diff = compare(store, {"messages": [{"role": "system", "content": "Be brief."}]}, {"messages": said})
@@ -247,7 +247,7 @@ def test_messages_are_shown_as_a_conversation(store: holdfast.Store) -> None:
     assert diff.changes[1].message.role == "user"
 
 
-def test_large_values_are_fetched_when_asked_for(store: holdfast.Store) -> None:
+def test_large_values_are_fetched_on_request(store: holdfast.Store) -> None:
     text = "word " * 50_000
     diff = compare(store, {"t": text, "same": "s" * 200_000}, {"t": text + "more", "same": "s" * 200_000})
     (change,) = diff

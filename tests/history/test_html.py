@@ -1,4 +1,4 @@
-"""How checkpoints, logs, differences and search results look in a notebook: short, and with all text escaped."""
+"""Checkpoints, listings, differences and search results in a notebook: short, with all text escaped."""
 
 from __future__ import annotations
 

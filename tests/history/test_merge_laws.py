@@ -174,7 +174,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
     st.integers(1, 6),
     st.lists(actions, max_size=4),
 )
-def test_what_is_left_reads_as_before(
+def test_remaining_checkpoints_read_as_before(
     todo: list[tuple[str, int, int, int]], deleted: list[int], kept: int, more: list[tuple[str, int, int, int]]
 ) -> None:
     """Merges, deleted branches and pruned steps together: all that is left is sound, and can be gone on with."""

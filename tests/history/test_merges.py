@@ -1,4 +1,4 @@
-"""Merging branches: what comes of both sides, what clashes, and what was merged before."""
+"""Merging branches: results, conflicts, and repeated merges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
     assert ours.merged is None
 
 
-def test_what_was_merged_is_not_brought_up_again(store: Store) -> None:
+def test_merged_changes_are_not_merged_again(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
     assert store.thread("t").merge("draft", "main").id == merged.id  # nothing to do
@@ -76,7 +76,7 @@ def test_a_target_that_has_nothing_of_its_own_gets_a_merge_as_well(store: Store)
     assert store.thread("t").merge("draft", "empty").branch == empty.branch
 
 
-def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
+def test_conflicts_are_raised_and_nothing_is_saved(store: Store) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"], ("facts", "a"): 9})
     store.update("t", {}, remove=[("facts", "a")], branch="main")
     before = store.log("t")
@@ -210,7 +210,7 @@ def test_a_head_that_was_named_must_be_one() -> None:
     assert store.thread("t").merge("draft", store.thread("t").resolve("main").id).branch == 0
 
 
-def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
+def test_a_conflict_with_a_step_added_meanwhile() -> None:
     backend, store, other = interrupted()
     theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
     with pytest.raises(ConflictError, match=r"facts\.c"), theirs:
@@ -307,7 +307,7 @@ def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
     assert not store.maintenance.verify("t").findings
 
 
-def test_what_settles_clashes_is_checked(store: Store) -> None:
+def test_resolutions_are_validated(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
     with pytest.raises(InvalidError, match="resolve must be a function or a dict by path"):
         store.thread("t").merge("draft", "main", resolve="ours")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Queries: read, printed back, refused with the place that is wrong."""
+"""Queries: parsed, formatted, and refused with the column of the error."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -121,7 +121,7 @@ READ: list[tuple[str, Query]] = [
 ]
 
 
-def test_what_is_read(subtests: pytest.Subtests) -> None:
+def test_parsed_queries(subtests: pytest.Subtests) -> None:
     for text, query in READ:
         with subtests.test(text=text):
             assert parse(text) == query
@@ -160,7 +160,7 @@ WRONG: list[tuple[str, int, str]] = [
 ]
 
 
-def test_what_is_wrong_is_pointed_at(subtests: pytest.Subtests) -> None:
+def test_errors_point_at_the_column(subtests: pytest.Subtests) -> None:
     for text, column, says in WRONG:
         with subtests.test(text=text):
             with pytest.raises(InvalidError) as raised:

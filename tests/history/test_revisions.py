@@ -1,4 +1,4 @@
-"""Naming checkpoints: `HEAD~2`, `draft@{2h}`, starts of ids."""
+"""Revisions: `HEAD~2`, `draft@{2h}`, abbreviated ids."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 ]
 
 
-def test_what_is_wrong(store: Store, subtests: pytest.Subtests) -> None:
+def test_invalid_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, kind, message in WRONG:
         with subtests.test(revision=revision), pytest.raises(kind, match=message):
             store.thread("t").resolve(revision)
 
 
-def test_more_ids_than_are_shown() -> None:
+def test_more_ids_than_are_listed() -> None:
     with holdfast.open("memory://") as store:
         for n in range(20):
             store.put("t", {"n": n}, id=f"same-{n:02}")
@@ -172,7 +172,7 @@ def test_revised_checkpoints_are_one() -> None:
         assert store.get("t", at="again").state == {"n": 11}
 
 
-def test_what_comes_first_where_a_text_may_mean_several() -> None:
+def test_precedence_of_ids_tags_and_branches() -> None:
     with holdfast.open("memory://") as store:
         first = store.put("t", {"n": 0}, id="here~1").id
         second = store.put("t", {"n": 1}, id="here")

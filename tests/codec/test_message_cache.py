@@ -1,4 +1,4 @@
-"""Packing and unpacking again gives what packing and unpacking for the first time gives, whatever happened between."""
+"""Cached packing and unpacking gives the same as uncached, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ MOVES: dict[str, tuple[Callable[[], list[Any]], Callable[[list[Any]], object]]] 
 }
 
 
-def test_what_moves_without_changing_is_noticed(subtests: pytest.Subtests) -> None:
+def test_values_that_move_between_containers_are_noticed(subtests: pytest.Subtests) -> None:
     for move in MOVES:
         for unpacked in [False, True]:
             with case(subtests, move, unpacked):
@@ -362,7 +362,7 @@ def test_one_attribute_for_another_is_noticed() -> None:
         codec.pack_cached([HumanMessage("0"), message], None)
 
 
-def test_of_what_was_set_nothing_is_kept_alone_or_together() -> None:
+def test_assigned_fields_are_not_stored_for_known_classes() -> None:
     message: Any = ChatMessage(content="1", role="r")
     message.__class__ = HumanMessage
     del vars(message)["role"]

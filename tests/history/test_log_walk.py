@@ -1,4 +1,4 @@
-"""Walking a line back from its ends."""
+"""The walk over a line from its ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> No
             assert all(order[parent] > order[visit.position] for parent in visit.parents)
 
 
-def test_what_leads_to_steps() -> None:
+def test_labels_of_steps() -> None:
     with holdfast.open("memory://") as store:
         for number in range(3):
             store.put("t", {"n": number}, id=f"c{number}")
