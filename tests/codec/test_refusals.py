@@ -405,7 +405,7 @@ def test_registry_refuses_ambiguous_names() -> None:
     with pytest.raises(InvalidError, match="lambda or defined in a function"):
         registry.allow(lambda: 1)
     registry.allow(app.search, name="tool")
-    with pytest.raises(InvalidError, match="the name 'tool' is taken"):
+    with pytest.raises(InvalidError, match="the name 'tool' is in use"):
         registry.allow(app.Plan, name="tool")
 
 
