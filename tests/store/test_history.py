@@ -121,7 +121,7 @@ def test_by_step(store: Store) -> None:
     store.put("t", {"n": "b1"}, branch="b")
     assert [store.get("t", at=f"b#{n}").state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
     assert store.get("t", at="main#3").id == made[3].id
-    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, and no step 5 .*thread 't'"):
+    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, but no step 5 .*thread 't'"):
         store.get("t", at="b#5")
     with pytest.raises(NotFoundError, match="no step 5"):
         store.get("t", at=5)
