@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Times in human-readable forms."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def test_whatever_is_written(text: str) -> None:
 
 
 @given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1, 1, 3), max_value=datetime(9998, 1, 1)))
-def test_what_is_printed_is_read(moment: datetime) -> None:
+def test_formatted_times_are_parsed(moment: datetime) -> None:
     assert parse_moment(moment.isoformat(), NOW) == parse_moment(str(moment), NOW) == moment

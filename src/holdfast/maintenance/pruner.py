@@ -247,7 +247,8 @@ class _Pass:
 
     async def _is_meant(self, line: Line, where: Query) -> bool:
         try:
-            return await SearchRun(self._engine, self._tenant, where).has(await self._engine.lines.summary(line))
+            summary = await self._engine.lines.summary(line)
+            return await SearchRun(self._engine, self._tenant, where).matches_thread(summary)
         except NotFoundError:
             return False  # it was deleted meanwhile
 
@@ -344,7 +345,7 @@ class _Pass:
         """The ids of a thread's checkpoints that match a query."""
         search, found, before = SearchRun(self._engine, self._tenant, where), set[str](), ""
         while True:
-            subjects, before = await search.some_of(line, before)
+            subjects, before = await search.match_page(line, before)
             found.update(subject.point.id for subject in subjects if subject.point is not None)
             if search.unreadable:
                 raise CorruptError(

@@ -102,8 +102,8 @@ def _merged(
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])
-    if found.clashes:
-        shown = ", ".join(_path(handle, clash) for clash in found.clashes[:8])
+    if found.conflicts:
+        shown = ", ".join(_path(handle, clash) for clash in found.conflicts[:8])
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",

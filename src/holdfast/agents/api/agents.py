@@ -176,7 +176,10 @@ class AgentsOperations:
         line, engine = AgentLine(self._handle, id), self._handle.engine
         await line.allow("read")
         new = comparison.ComparedPoint(line.line, await self._find_step(line, b))
-        old = await comparison.before(engine, new) if a is None else new._replace(point=await self._find_step(line, a))
+        if a is None:
+            old = await comparison.find_parent(engine, new)
+        else:
+            old = new._replace(point=await self._find_step(line, a))
         diff = await comparison.compare(engine, old, new)
         await self._handle.guard.saw(line.scope, ())
         return diff

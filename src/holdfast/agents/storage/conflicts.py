@@ -52,8 +52,8 @@ def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) ->
         merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in MERGED}))
     else:
         merge_result = merge(base, mine, theirs, _join_insertions)
-        if merge_result.clashes:
-            raise _merge_error(codec, merge_result.clashes, where)
+        if merge_result.conflicts:
+            raise _merge_error(codec, merge_result.conflicts, where)
         merged = unpack_state(codec, merge_result.state)
     return {**merged, **{name: value for name, value in others.items() if value is not None}}
 

@@ -165,15 +165,15 @@ class DocumentOperations:
         name = b""
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
-        if found.clashes or name not in found.state:
-            clashes = tuple(map(self._shown, found.clashes))
+        if found.conflicts or name not in found.state:
+            clashes = tuple(map(self._shown, found.conflicts))
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._place.own),
                 hint="Read it again and apply the edit to what is there, or settle it with a function",
                 code="version-mismatch",
             )
-            error.clashes = clashes
+            error.conflicts = clashes
             raise error
         return found.state[name]
 

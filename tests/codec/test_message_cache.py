@@ -1,4 +1,4 @@
-"""Packing and unpacking again gives what packing and unpacking for the first time gives, whatever happened between."""
+"""Cached packing and unpacking gives the same as uncached, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_packing_again_is_packing(data: st.DataObject, values: list[Any]) -> Non
         data.draw(changed(values))
         seen = data.draw(st.sampled_from(known[-2:]))  # not always that of the last time
         expected = outcome(lambda: codec.pack_items(values))
-        got = outcome(lambda: codec.pack_again(values.copy(), seen))  # noqa: B023
+        got = outcome(lambda: codec.pack_cached(values.copy(), seen))  # noqa: B023
         if isinstance(expected, tuple):
             assert got == expected
             continue
@@ -279,15 +279,15 @@ def test_unpacking_again_is_unpacking(data: st.DataObject, values: list[Any], mo
     taken: list[Any] = []
     for which in data.draw(st.lists(st.sampled_from([items, items, longer, longer[1:], items[:-1]]), max_size=6)):
         which = [bytes(bytearray(each)) for each in which]  # equal, and not the same
-        got, made, seen = codec.unpack_again(which, made)
+        got, made, seen = codec.unpack_cached(which, made)
         assert identical(got, codec.unpack_items(which))
         now = changeable(got)
         assert not set(map(id, now)) & set(map(id, taken))
         taken += now  # and keeps them, so that no other gets the place in memory of one of them
-        again, _ = codec.pack_again(got.copy(), seen)
+        again, _ = codec.pack_cached(got.copy(), seen)
         assert again == codec.pack_items(got) == which
         data.draw(changed(got))
-        assert outcome(lambda: codec.pack_again(got.copy(), seen)[0]) == outcome(lambda: codec.pack_items(got))  # noqa: B023
+        assert outcome(lambda: codec.pack_cached(got.copy(), seen)[0]) == outcome(lambda: codec.pack_items(got))  # noqa: B023
         wreck(got)
 
 
@@ -338,19 +338,19 @@ MOVES: dict[str, tuple[Callable[[], list[Any]], Callable[[list[Any]], object]]] 
 }
 
 
-def test_what_moves_without_changing_is_noticed(subtests: pytest.Subtests) -> None:
+def test_values_that_move_between_containers_are_noticed(subtests: pytest.Subtests) -> None:
     for move in MOVES:
         for unpacked in [False, True]:
             with case(subtests, move, unpacked):
                 make, act = MOVES[move]
                 values = make()
-                packed, seen = codec.pack_again(values, None)
+                packed, seen = codec.pack_cached(values, None)
                 if unpacked:
-                    values, made, _ = codec.unpack_again(packed, MessageParts.of(packed))
-                    values, _, seen = codec.unpack_again(packed, made)
+                    values, made, _ = codec.unpack_cached(packed, MessageParts.of(packed))
+                    values, _, seen = codec.unpack_cached(packed, made)
                 act(values)
                 assert codec.pack_items(values) != packed
-                assert codec.pack_again(values, seen)[0] == codec.pack_items(values)
+                assert codec.pack_cached(values, seen)[0] == codec.pack_items(values)
 
 
 def test_one_attribute_for_another_is_noticed() -> None:
@@ -359,10 +359,10 @@ def test_one_attribute_for_another_is_noticed() -> None:
     with pytest.raises(UnsupportedError, match="'more' that is not one of its fields"):
         codec.pack_items([message])
     with pytest.raises(UnsupportedError, match="'more' that is not one of its fields"):
-        codec.pack_again([HumanMessage("0"), message], None)
+        codec.pack_cached([HumanMessage("0"), message], None)
 
 
-def test_of_what_was_set_nothing_is_kept_alone_or_together() -> None:
+def test_assigned_fields_are_not_stored_for_known_classes() -> None:
     message: Any = ChatMessage(content="1", role="r")
     message.__class__ = HumanMessage
     del vars(message)["role"]
@@ -371,17 +371,17 @@ def test_of_what_was_set_nothing_is_kept_alone_or_together() -> None:
 
 def test_more_than_a_batch() -> None:
     values: list[Any] = [HumanMessage(str(n), additional_kwargs={"n": [n]}) for n in range(2 * BATCH + 7)]
-    packed, seen = codec.pack_again(values.copy(), None)
+    packed, seen = codec.pack_cached(values.copy(), None)
     assert packed == codec.pack_items(values)
     assert seen is not None
     assert seen.weight == sum(map(len, packed))
     for n in (0, BATCH, 2 * BATCH + 6):
         values[n].additional_kwargs["n"].append("new")
-        assert codec.pack_again(values.copy(), seen)[0] == codec.pack_items(values)
+        assert codec.pack_cached(values.copy(), seen)[0] == codec.pack_items(values)
         values[n].additional_kwargs["n"].pop()
-    assert codec.pack_again(values.copy(), seen)[1] is seen
+    assert codec.pack_cached(values.copy(), seen)[1] is seen
     values += [HumanMessage("one more")] * (BATCH + 1)
-    again, seen = codec.pack_again(values.copy(), seen)
+    again, seen = codec.pack_cached(values.copy(), seen)
     assert again == codec.pack_items(values)
     assert seen is not None
     assert len(seen.packed) == len(values)
@@ -393,10 +393,10 @@ OTHERS: list[Any] = [[], [1, 2], ["a", HumanMessage("b")], [{"a": 1}] * 20, [Doc
 def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
     for values in OTHERS:
         with case(subtests, values):
-            packed, seen = codec.pack_again(values, None)
+            packed, seen = codec.pack_cached(values, None)
             assert (packed, seen) == (codec.pack_items(values), None)
-            first, made, _ = codec.unpack_again(packed, None)
-            again, _, _ = codec.unpack_again(packed, made)
+            first, made, _ = codec.unpack_cached(packed, None)
+            again, _, _ = codec.unpack_cached(packed, made)
             assert identical(first, values)
             assert identical(again, values)
 
@@ -404,16 +404,16 @@ def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
 def test_limits_hold_again() -> None:
     small = Codec(limits=Limits(max_bytes=500))
     values = [HumanMessage("short")]
-    _, seen = small.pack_again(values, None)
+    _, seen = small.pack_cached(values, None)
     assert seen is not None
     for wrong in (HumanMessage("x" * 600), HumanMessage("y", additional_kwargs={"k": ["z" * 600]})):
-        assert outcome(lambda: small.pack_again([*values, wrong], seen)) == outcome(  # noqa: B023
+        assert outcome(lambda: small.pack_cached([*values, wrong], seen)) == outcome(  # noqa: B023
             lambda: small.pack_items([*values, wrong])  # noqa: B023
         )
     large = [*codec.pack_items(values), *codec.pack_items([HumanMessage("x" * 600)])]
     made = MessageParts.of(large[:1])
-    _, made, _ = small.unpack_again(large[:1], made)  # type: ignore[assignment]
-    assert outcome(lambda: small.unpack_again(large, made)) == outcome(lambda: small.unpack_items(large))
+    _, made, _ = small.unpack_cached(large[:1], made)  # type: ignore[assignment]
+    assert outcome(lambda: small.unpack_cached(large, made)) == outcome(lambda: small.unpack_items(large))
 
 
 def test_another_thread_changes_them_all_the_time() -> None:
@@ -451,14 +451,14 @@ def test_another_thread_changes_them_all_the_time() -> None:
         thread.start()
         seen: PackedMessages | None = None
         for _ in range(400):
-            packed, now = codec.pack_again(values.copy(), seen)
+            packed, now = codec.pack_cached(values.copy(), seen)
             assert set(packed) <= allowed
             seen = now or seen
     finally:
         stop.set()
         thread.join()
         sys.setswitchinterval(interval)
-    assert codec.pack_again(values.copy(), seen)[0] == codec.pack_items(values)
+    assert codec.pack_cached(values.copy(), seen)[0] == codec.pack_items(values)
 
 
 # What a line remembers --------------------------------------------------------------------------------------------
@@ -519,11 +519,11 @@ def test_nothing_is_encoded_twice(calls: list[Any]) -> None:
     items = codec.pack_items(values)
     made = MessageParts.of(items)
     for _ in range(2):
-        again, found, seen = codec.unpack_again(items, made)
+        again, found, seen = codec.unpack_cached(items, made)
         assert found is not None
         assert seen is not None
         made = found
-        packed, now = codec.pack_again([*again, HumanMessage("c")], seen)
+        packed, now = codec.pack_cached([*again, HumanMessage("c")], seen)
         assert now is not None
         assert all(one is other for one, other in zip(items, packed, strict=False))
-        assert codec.pack_again([*again, HumanMessage("d")], now)[0] != packed
+        assert codec.pack_cached([*again, HumanMessage("d")], now)[0] != packed

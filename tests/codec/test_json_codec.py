@@ -36,10 +36,9 @@ from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import Codec, OpaqueValue, Registry, msgpack
 from holdfast.codec.json_codec import from_json, to_json
-from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.plain_json import to_plain
-from holdfast.codec.stdlib_types import KINDS
-from holdfast.codec.tags import Tag
+from holdfast.codec.stdlib_types import STDLIB_TYPES
+from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import CircularReferenceError, CorruptError, HoldfastError, InvalidError, TooDeepError
 from tests.support.cases import case
 
@@ -300,7 +299,7 @@ def test_a_model_with_many_fields_keeps_which_were_set() -> None:
     assert tree["$pydantic"][2] == {"unset": [f"f{i}" for i in range(69)]}
 
 
-def test_releases_of_a_well_known_class_are_told_apart_by_their_fields(subtests: pytest.Subtests) -> None:
+def test_releases_of_a_known_class_are_distinguished_by_their_fields(subtests: pytest.Subtests) -> None:
     for value, number in [(Send("n", 1), (15, 16)), (Interrupt("v", id="i"), (18, 19))]:
         with case(subtests, value):
             check(pack(value))
@@ -416,11 +415,11 @@ def test_the_strategies_cover_every_type() -> None:
     assert set(_leaves) | {tuple, set, frozenset, dict, collections.deque, collections.defaultdict} | {
         collections.OrderedDict,
         collections.Counter,
-    } == {kind.type for kind in KINDS}
+    } == {kind.type for kind in STDLIB_TYPES}
 
 
 @given(values)
-def test_what_is_packed_comes_back_exactly(value: Any) -> None:
+def test_packed_bytes_round_trip_exactly(value: Any) -> None:
     check(pack(value))
 
 
@@ -452,7 +451,7 @@ DEEPEST: dict[str, Any] = {
 }
 
 
-def test_what_is_as_deep_as_can_be_comes_back(subtests: pytest.Subtests) -> None:
+def test_the_deepest_values_round_trip(subtests: pytest.Subtests) -> None:
     for name, value in DEEPEST.items():
         with case(subtests, name):
             check(pack(value))
@@ -492,7 +491,7 @@ SPELLINGS: list[tuple[Any, ...]] = [
 ]
 
 
-def test_other_spellings_are_read_as_what_pack_writes(subtests: pytest.Subtests) -> None:
+def test_other_spellings_are_read_canonically(subtests: pytest.Subtests) -> None:
     for tree, value in SPELLINGS:
         with case(subtests, tree):
             assert from_json(tree) == pack(value)
@@ -506,10 +505,10 @@ _MODEL = '[class name, fields] or [class name, fields, {"unset": names, "extra":
 WRONG: list[tuple[Any, ...]] = [
     ({"messages": [1, 2, 3, {"$datetime": "x"}]}, "messages[3].$datetime", "$datetime takes ISO text, or"),
     ({"a b": {"$uuid": 5}}, "['a b'].$uuid", "$uuid takes a UUID as text"),
-    ((1,), "the value itself", "tuple is no type of JSON"),
-    ([1, b""], "[1]", "bytes is no type of JSON"),
+    ((1,), "the value itself", "tuple is not a JSON type"),
+    ([1, b""], "[1]", "bytes is not a JSON type"),
     ({"a": {1: 2}}, "a", "the key 1 of an object is not a string"),
-    ({"a": {"$nope": 1}}, "a", "$nope is no mark that this release knows"),
+    ({"a": {"$nope": 1}}, "a", "$nope is not a mark that this release knows"),
     ({"$object": []}, "$object", "$object takes an object"),
     ({"$float": "1.5"}, "$float", "$float takes"),
     ({"$float": "00"}, "$float", "$float takes"),
@@ -575,7 +574,7 @@ WRONG: list[tuple[Any, ...]] = [
 ]
 
 
-def test_wrong_json_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
+def test_wrong_json_is_refused_with_its_path(subtests: pytest.Subtests) -> None:
     for tree, where, what in WRONG:
         with case(subtests, tree):
             with pytest.raises(InvalidError) as caught:
@@ -735,7 +734,7 @@ FORGED: dict[str, bytes] = {
 }
 
 
-def test_a_payload_that_is_not_its_types_is_shown_as_it_is(subtests: pytest.Subtests) -> None:
+def test_an_invalid_payload_is_written_as_ext(subtests: pytest.Subtests) -> None:
     for name, packed in FORGED.items():
         with case(subtests, name):
             tree = check(packed)
@@ -813,12 +812,12 @@ def _lossless_or_refused(packed: bytes) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_are_kept_or_refused(packed: bytes) -> None:
+def test_any_bytes_round_trip_or_are_refused(packed: bytes) -> None:
     _lossless_or_refused(packed)
 
 
 @given(st.sampled_from([*FORGED.values(), *map(pack, (row[0] for row in LOOKS))]), st.data())
-def test_flipped_bytes_are_kept_or_refused(packed: bytes, data: st.DataObject) -> None:
+def test_flipped_bytes_round_trip_or_are_refused(packed: bytes, data: st.DataObject) -> None:
     forged = bytearray(packed)
     for _ in range(data.draw(st.integers(1, 3))):
         forged[data.draw(st.integers(0, len(forged) - 1))] = data.draw(st.integers(0, 255))
@@ -826,7 +825,7 @@ def test_flipped_bytes_are_kept_or_refused(packed: bytes, data: st.DataObject) -
 
 
 @given(st.integers(0, 127), values)
-def test_any_value_under_any_tag_is_kept(tag: int, value: Any) -> None:
+def test_any_value_under_any_tag_round_trips(tag: int, value: Any) -> None:
     check(encode([raw(tag, msgpack.inner(pack(value)))]))
 
 

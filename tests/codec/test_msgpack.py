@@ -1,4 +1,4 @@
-"""Packed bytes looked at without decoding them."""
+"""Operations on packed bytes without decoding them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ NO_LISTS: list[Any] = [
 ]
 
 
-def test_what_is_no_list_is_not_cut(subtests: pytest.Subtests) -> None:
+def test_only_lists_and_dicts_are_split(subtests: pytest.Subtests) -> None:
     for data in NO_LISTS:
         with case(subtests, data), pytest.raises(CorruptError):
             msgpack.split_array(data)

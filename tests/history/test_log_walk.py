@@ -1,4 +1,4 @@
-"""Walking a line back from its ends."""
+"""The walk over a line from its ends."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> No
             store.put("t", {"n": number}, id=f"a{number:03}", branch=branch)
         found = walked(store)
         assert sorted(visit.point.id for visit in found) == [f"a{number:03}" for number in range(120)]
-        order = {visit.place: number for number, visit in enumerate(found)}
+        order = {visit.position: number for number, visit in enumerate(found)}
         for visit in found:
-            assert all(order[parent] > order[visit.place] for parent in visit.parents)
+            assert all(order[parent] > order[visit.position] for parent in visit.parents)
 
 
-def test_what_leads_to_steps() -> None:
+def test_labels_of_steps() -> None:
     with holdfast.open("memory://") as store:
         for number in range(3):
             store.put("t", {"n": number}, id=f"c{number}")
@@ -60,7 +60,7 @@ def test_what_leads_to_steps() -> None:
         run(walk.start([Position(0, 2), Position(0, 2)]))
         visits = run(walk.page(10))
         assert [visit.point.id for visit in visits] == ["c2", "c1", "c0"]
-        assert run(labels.of(visits)) == [["HEAD -> main", "empty"], ["name: good", "tag: seen"], []]
+        assert run(labels.of(visits)) == [["HEAD -> main", "empty"], ["tag: good", "label: seen"], []]
         assert labels.name(1) == "empty"
         assert labels.name(7) == "branch 7"
 

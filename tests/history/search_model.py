@@ -1,4 +1,4 @@
-"""What searching is compared with: the same checkpoints in plain Python, and a naive way to look at them."""
+"""A model of search: the same checkpoints in plain Python, and a naive evaluation of queries."""
 
 import re
 import unicodedata
