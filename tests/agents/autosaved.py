@@ -141,7 +141,7 @@ def until(held: Callable[[], object], seconds: float = 90.0) -> None:
 
 def steps(store: Any, agent: Any) -> int:
     """How many steps an agent has in the store."""
-    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(agent.keeper.line.line))]))
+    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(agent.persister.line.line))]))
     return len(rows)
 
 

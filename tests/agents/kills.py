@@ -275,7 +275,7 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
         each.save()
         for name in scene.before:
             getattr(each, name)()
-        id = each.keeper.line.id
+        id = each.persister.line.id
         base.versions[id], base.logs[id], base.messages[id] = each.version, [*each.log], list(each.conversation)
     base.status = agent.status
     if scene.elsewhere:

@@ -116,7 +116,7 @@ def test_policies_are_inherited_and_checked() -> None:
     class MoreSo(Careful, name="tests: more so", on_conflict="raise"):
         pass
 
-    assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "raise")
+    assert (MoreSo.spec.options.on_corrupt, MoreSo.spec.options.on_conflict) == ("last-good", "raise")
     with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="an agent has no option 'on_curropt'"):

@@ -237,7 +237,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
         opened(store._handle.engine.context.backend).agents.delete("a")
         raise NotFoundError("the checkpoint is not there any more")
 
-    agent.keeper.line.channels = channels
+    agent.persister.line.channels = channels
     with pytest.raises(NotFoundError, match="no such agent"):
         agent.reload()
 
@@ -408,10 +408,10 @@ def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     backend.lost = made
     with pytest.raises(OutcomeUnknownError):
         agent.save()
-    assert agent.keeper.uncertain_attempt is not None
+    assert agent.persister.uncertain_attempt is not None
     agent.greet("Bob")
     assert agent.save() == 3
-    assert agent.keeper.uncertain_attempt is None
+    assert agent.persister.uncertain_attempt is None
     record = opened(backend).agents.load("a")
     assert (record.fields["greeted"], record.version, record.messages) == (["Ada", "Bob"], 3, 2)
     assert len(opened(backend).agents.messages("a")) == 2

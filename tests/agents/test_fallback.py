@@ -199,7 +199,7 @@ def test_an_agent_is_rolled_back_by_hand_past_damage(backend: Any, live: bool) -
     damage(backend, last=2)
     store = opened(backend)
     if live:
-        agent.keeper.line.handle.engine.context.cache.clear()
+        agent.persister.line.handle.engine.context.cache.clear()
         agent.rollback(3)
     else:
         store.agents.rollback("a", 3)

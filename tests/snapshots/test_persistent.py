@@ -51,7 +51,7 @@ def greeter(store: Any, id: str = "g1") -> Greeter:
 
 
 def messages(agent: Any) -> list[Any]:
-    line = agent.keeper.line
+    line = agent.persister.line
 
     async def read() -> list[Any]:
         return list(await line.messages(await line.point()))

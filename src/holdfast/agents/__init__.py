@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.agents.storage.transition_check import check_transitions as check_transitions
     from holdfast.agents.storage.transition_log import TransitionCounts as TransitionCounts
     from holdfast.agents.storage.transition_log import TransitionRecord as TransitionRecord
-    from holdfast.agents.storage.transition_log import counts as counts
+    from holdfast.agents.storage.transition_log import count_transitions as count_transitions
     from holdfast.agents.transfer.offer import Offer as Offer
     from holdfast.agents.transfer.offer import Transfer as Transfer
 
@@ -91,7 +91,7 @@ _EXPORTS = {
     "TransitionRecord": "holdfast.agents.storage.transition_log",
     "Workflow": "holdfast.agents.api.workflow",
     "check_transitions": "holdfast.agents.storage.transition_check",
-    "counts": "holdfast.agents.storage.transition_log",
+    "count_transitions": "holdfast.agents.storage.transition_log",
     "dot": "holdfast.agents.storage.diagram",
     "mermaid": "holdfast.agents.storage.diagram",
     "persistent": "holdfast.agents.definition.builder",

@@ -57,12 +57,10 @@ def attach_object(
             agent.configuration.update(configuration)
         return agent.attach(store, id, **policies)
     if configuration is None:
-        configuration = spec.configured(agent)
+        configuration = spec.read_configuration(agent)
     make: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
-    line, settings = AgentLine(store._handle, id), spec.settings.changed(policies)
-    handle = make(line, agent, spec, configuration, settings, restore_persister)
-    handle.announce()
-    return handle
+    line, settings = AgentLine(store._handle, id), spec.options.with_policies(policies)
+    return make(line, agent, spec, configuration, settings, restore_persister)
 
 
 async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any]) -> Any:
@@ -70,9 +68,9 @@ async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any])
     line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)
-    agent = spec.made(record.configuration, line.where)
+    agent = spec.create(record.configuration, line.where)
     attached = attach_object(agent, store, id, spec, dict(record.configuration), policies)
-    persister: AgentPersister = attached.keeper
+    persister: AgentPersister = attached.persister
     async with persister.save_lock.acquire():
         await reload(persister)
     hooks = await persister.call_hooks("agent.restore")
@@ -87,7 +85,7 @@ async def _read_record(line: AgentLine, policies: Mapping[str, Any]) -> tuple[Ag
         record = await line.record(newest)
     except CorruptError as error:
         record = (await find_readable(line, newest, error)).record
-        if registry.get(record.kind).settings.changed(policies).on_corrupt != "last-good":
+        if registry.get(record.kind).options.with_policies(policies).on_corrupt != "last-good":
             raise
     return record, registry.get(record.kind)
 
@@ -103,7 +101,7 @@ async def restore_persister(handle: StoreHandle, id: str, *, allow_placeholder: 
     make = registry.get(kind).make
     owner = _AsyncOwner if isinstance(make, type) and issubclass(make, AsyncApi) else _SyncOwner
     agent = await restore_agent(owner(handle), id, {"autosave": None})
-    persister: AgentPersister = agent.keeper
+    persister: AgentPersister = agent.persister
     return persister
 
 
@@ -135,9 +133,9 @@ class AgentBase(AgentOperations):
                 hint="Give the field another name",
             )
         inherited = cls.__mro__[1].__dict__.get("spec")
-        settings = (inherited.settings if isinstance(inherited, Spec) else AgentOptions()).changed(policies)
+        settings = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
         cls.spec = registry.register(
-            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, settings=settings)
+            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, options=settings)
         )
 
     def __init__(self, **configuration: Any) -> None:
@@ -165,8 +163,8 @@ class AgentBase(AgentOperations):
             raise InvalidError("an abstract class has no agents", where=f"class {type(self).__qualname__}")
         data = self._data
         if not data.configuration:
-            data.configuration.update(self.spec.configured(self))
-        settings = self.spec.settings.changed(policies)
+            data.configuration.update(self.spec.read_configuration(self))
+        settings = self.spec.options.with_policies(policies)
         self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, settings)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         return self

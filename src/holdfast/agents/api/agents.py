@@ -64,7 +64,7 @@ class AgentsOperations:
             return earlier
         if await line.newest() is not None:
             raise json_document.agent_exists_error(line)
-        made = spec.made(configuration, line.where)
+        made = spec.create(configuration, line.where)
         agent = attach_object(made, self, id, spec, dict(configuration), {})
         try:
             await self._save_new(agent, request)
@@ -74,7 +74,7 @@ class AgentsOperations:
 
     async def _save_new(self, agent: AgentOperations, request: Hashable) -> bool:
         """Save a new agent, or resolve an earlier save whose outcome is uncertain. Returns whether it is saved."""
-        persister = agent.keeper
+        persister = agent.persister
         try:
             if persister.uncertain_attempt is None:
                 await persister.commit("create", [persister.event("agent", "create")], hook="agent.create")
@@ -113,7 +113,7 @@ class AgentsOperations:
         """Save a live agent, and return its version."""
         if not isinstance(agent, AgentOperations):
             raise InvalidError("a plain object is saved by the handle that attach returned", where=repr(agent)[:80])
-        persister, mine = agent.keeper, AgentLine(self._handle, agent.id)
+        persister, mine = agent.persister, AgentLine(self._handle, agent.id)
         theirs = persister.line
         if theirs.handle.engine is not self._handle.engine or theirs.line != mine.line:
             raise InvalidError("the agent is attached to another store", where=mine.where)

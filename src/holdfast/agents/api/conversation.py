@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, InvalidError
 class MessageMatch(NamedTuple):
     """A message that matches a search, and its index."""
 
-    place: int
+    position: int
     message: Any
 
 

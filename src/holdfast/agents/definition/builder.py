@@ -94,7 +94,7 @@ class AgentBuilder:
 
     def policies(self, **policies: Unpack[Policies]) -> Self:
         """Set the default options of agents of the class: `on_conflict`, `on_corrupt`, `on_incomplete`, `autosave`."""
-        self._spec = replace(self._spec, settings=self._spec.settings.changed(policies))
+        self._spec = replace(self._spec, options=self._spec.options.with_policies(policies))
         return self
 
     def persist(self, function: Callable[[Any], Mapping[str, Any]]) -> Self:

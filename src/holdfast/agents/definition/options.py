@@ -48,7 +48,7 @@ class AgentOptions:
     autosave: Autosave | None = None
     """When the agent is saved automatically; None for never."""
 
-    def changed(self, policies: Mapping[str, Any]) -> AgentOptions:
+    def with_policies(self, policies: Mapping[str, Any]) -> AgentOptions:
         """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
         unknown = policies.keys() - {each.name for each in fields(self)}
         if unknown:

@@ -59,14 +59,14 @@ class Spec:
     """The declared fields, with their defaults; `MISSING` for none."""
     configuration: tuple[str, ...] | None = None
     """The attributes that an agent is created with; None for those that its constructor has parameters for."""
-    settings: AgentOptions = field(default_factory=AgentOptions)
+    options: AgentOptions = field(default_factory=AgentOptions)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions of a builder in place of methods, by their names; each is passed the agent first."""
 
     @property
     def on_incomplete(self) -> OnIncomplete:
         """How a change that was left incomplete is resolved, unless an agent has another option."""
-        return self.settings.on_incomplete
+        return self.options.on_incomplete
 
     def method(self, agent: object, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent, or the builder's function in place of it; None if there is neither."""
@@ -102,7 +102,7 @@ class Spec:
             rest = {name: value for name, value in rest.items() if name not in persistent}
         return rest
 
-    def made(self, configuration: Mapping[str, Any], where: str) -> Any:
+    def create(self, configuration: Mapping[str, Any], where: str) -> Any:
         """Create an agent. Raises `InvalidError` if that is impossible with this configuration."""
         try:
             return self.make(**configuration)
@@ -116,7 +116,7 @@ class Spec:
                 code="agent-invalid",
             ) from error
 
-    def configured(self, agent: object) -> dict[str, Any]:
+    def read_configuration(self, agent: object) -> dict[str, Any]:
         """Return the configuration of an object, as far as its attributes show it."""
         names = self.configuration
         if names is None:
@@ -127,7 +127,7 @@ class Spec:
             )
         return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
 
-    def upgraded(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
+    def upgrade_fields(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
         """Convert fields to the current schema of the class. Raises `UnsupportedError` if that is impossible."""
         if schema == self.schema:
             return dict(fields)

@@ -163,14 +163,14 @@ class Machine:
         """The triggers, in the order of their declaration."""
         return list(dict.fromkeys(each.trigger for each in self.transitions))
 
-    def ways(self, trigger: str, source: str, where: str = "") -> list[Transition]:
+    def transitions_for(self, trigger: str, source: str, where: str = "") -> list[Transition]:
         """Return the transitions of a trigger from a state, in the order in which they are tried. Raises
         `InvalidError` if there is none."""
         transitions = self._by_trigger.get((trigger, source), [])
         if source not in self.final and (trigger, ANY) in self._by_trigger:
             transitions = [*transitions, *self._by_trigger[trigger, ANY]]
         if not transitions:
-            triggers = self.leaving(source)
+            triggers = self.triggers_from(source)
             raise InvalidError(
                 f"{trigger!r} is no trigger of the state {source!r}",
                 where=where,
@@ -179,11 +179,11 @@ class Machine:
             )
         return transitions
 
-    def leaving(self, source: str) -> list[str]:
+    def triggers_from(self, source: str) -> list[str]:
         """Return the triggers that lead out of a state."""
         return list(dict.fromkeys(each.trigger for each in self.transitions if self._starts_at(each, source)))
 
-    def expanded(self) -> Iterator[Transition]:
+    def expand(self) -> Iterator[Transition]:
         """Yield all transitions, with `*` replaced by each of the states that it stands for."""
         for each in self.transitions:
             if each.source != ANY:

@@ -64,7 +64,7 @@ async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptE
     recovery = Recovery(line.id, "fell-back", "back", persister.now(), since, version, record.pending, lost=lost)
     events = [recovery_event(line, recovery)]
     try:
-        await persister.send(persister.attempt("recovery", persister.take(), events, permit, instead_of=newest))
+        await persister.send(persister.attempt("recovery", persister.capture(), events, permit, instead_of=newest))
     except ConflictError:
         return None
     await persister.lifecycle.report_recovery(recovery)
@@ -74,7 +74,7 @@ async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptE
 async def reload(persister: AgentPersister) -> AgentRecord | None:
     """Load the newest state of an agent, if it was ever saved. If that is damaged, `on_corrupt` decides: raise an
     error, or load the last readable state."""
-    line, last_good = persister.line, persister.settings.on_corrupt == "last-good"
+    line, last_good = persister.line, persister.options.on_corrupt == "last-good"
     for _ in range(_ATTEMPTS):
         newest = await line.newest()
         if newest is None:

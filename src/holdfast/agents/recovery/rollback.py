@@ -137,8 +137,8 @@ async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRe
     of the action."""
 
     lines = line.handle.engine.lines
-    point = await lines.find(line.line, change.begun or change.checkpoint)
-    if change.begun:
+    point = await lines.find(line.line, change.begin_step or change.checkpoint)
+    if change.begin_step:
         return point
     head = await line.handle.engine.step_info.head(line.line, point)
     if head.parent is None:

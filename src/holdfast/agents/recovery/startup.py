@@ -21,7 +21,7 @@ from holdfast.errors import ConflictError, InvalidError
 _INACTIVE: tuple[Status, ...] = ("created", "paused", "stopped", "failed")
 """The statuses of an agent that no process runs."""
 
-UNDONE_ERROR = "interrupted, and taken back"
+UNDONE_ERROR = "interrupted, and undone"
 """The error in the event of a change that was undone."""
 
 
@@ -180,7 +180,7 @@ def _build_recovery(
 
 def _policy(persister: AgentPersister, pending: PendingChange) -> OnIncomplete:
     transition = _find_transition(persister, pending) if pending.kind == "transition" else None
-    return (None if transition is None else transition.on_incomplete) or persister.settings.on_incomplete
+    return (None if transition is None else transition.on_incomplete) or persister.options.on_incomplete
 
 
 def _find_transition(persister: AgentPersister, pending: PendingChange) -> Transition | None:

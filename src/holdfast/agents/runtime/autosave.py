@@ -97,7 +97,7 @@ class AutosaveWorker:
 
     def breaker(self, settings: Autosave) -> HookBreaker:
         """Return the breaker that all agents with the same settings for it share."""
-        key = (settings.failures, settings.rest, settings.longest_rest)
+        key = (settings.failures, settings.rest, settings.max_rest)
         with self._lock:
             if key not in self._breakers:
                 rest, longest = (int(seconds * 1e9) for seconds in key[1:])

@@ -61,7 +61,7 @@ class AgentPersister:
         self.agent = agent
         self.spec = spec
         self.data = data
-        self.settings = settings or spec.settings
+        self.options = settings or spec.options
         self.point: StepRef | None = None
         """The step that the next one follows."""
         self.lock = threading.RLock()
@@ -93,8 +93,8 @@ class AgentPersister:
 
     def autosave(self, *, sync: bool) -> None:
         """Save the agent automatically, if its settings say so."""
-        if self.settings.autosave is not None:
-            self.tracker = DirtyTracker(self, self.settings.autosave, self.worker, sync=sync)
+        if self.options.autosave is not None:
+            self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed
 
     def mark_changed(self, count: int = 1) -> None:
@@ -129,7 +129,7 @@ class AgentPersister:
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
-    def take(self) -> CapturedState:
+    def capture(self) -> CapturedState:
         """Capture the agent's state, and how it differs from what was saved. Raises `InvalidError` if the agent's own
         `validate` refuses it."""
         with self.lock:
@@ -251,7 +251,7 @@ class AgentPersister:
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
                 await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
-            captured = self.tracker.capture() if background and self.tracker is not None else self.take()
+            captured = self.tracker.capture() if background and self.tracker is not None else self.capture()
             if if_changed and not captured.delta and self.point is not None:
                 self.statistics.add(unchanged=1)
                 if self.tracker is not None:
@@ -345,7 +345,7 @@ class AgentPersister:
 
     async def _resolve(self, conflict: ConflictError) -> None:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
-        how, base, line = self.settings.on_conflict, self.point, self.line
+        how, base, line = self.options.on_conflict, self.point, self.line
         newest = await line.newest()
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
@@ -428,7 +428,7 @@ class AgentPersister:
         values = await line.channels(point)
         record = await line.record(point, values)
         self._check_class(record)
-        fields = self.spec.upgraded(record.fields, record.schema, self.where)
+        fields = self.spec.upgrade_fields(record.fields, record.schema, self.where)
         self.check_valid(record.state, fields)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:

@@ -42,7 +42,7 @@ class Recovery:
         if self.pending is None:
             return f"agent {self.agent!r}: {self.kind}, since {self.since.isoformat(timespec='seconds')}"
         pending = self.pending
-        how = {"back": "taken back", "forward": "finished", "none": "left"}[self.resolved]
+        how = {"back": "undone", "forward": "finished", "none": "left"}[self.resolved]
         how += ", without its action" if self.resolved == "forward" and not self.ran else ""
         return f"agent {self.agent!r}: {pending.kind} {pending.trigger!r} {pending.source} → {pending.target}: {how}"
 

@@ -153,7 +153,7 @@ class Lifecycle:
 
     async def _choose(self, machine: Machine, trigger: str, data: Any) -> Transition:
         state, agent = self.persister.data.state, self.persister.agent
-        for transition in machine.ways(trigger, state, self.where):
+        for transition in machine.transitions_for(trigger, state, self.where):
             if transition.guard is None or await invoke(bind(transition.guard, agent), data):
                 for validator in transition.validators:
                     await invoke(bind(validator, agent), data)
@@ -215,7 +215,7 @@ class Lifecycle:
     async def change_status(self, trigger: str, *, after_recovery: bool = False) -> None:
         """Change the status, which may be one that a recovery left."""
         status = self.persister.data.status
-        transition = LIFECYCLE.ways(trigger, "stopped" if after_recovery else status, self.where)[0]
+        transition = LIFECYCLE.transitions_for(trigger, "stopped" if after_recovery else status, self.where)[0]
         with trace_context.correlation() as correlation:
             pending = self._pending_change("lifecycle", trigger, status, transition.target, correlation)
             await self.run(self.plan_status_change(transition, pending), f"agent.{trigger}")
@@ -338,7 +338,7 @@ def find_transition(machine: Machine, pending: PendingChange) -> Transition | No
 
 def _alternatives(machine: Machine, pending: PendingChange) -> list[Transition]:
     try:
-        transitions = machine.ways(pending.trigger, pending.source)
+        transitions = machine.transitions_for(pending.trigger, pending.source)
     except InvalidError:
         return []
     return [each for each in transitions if each.target == pending.target]

@@ -148,8 +148,8 @@ async def _line(value: Any) -> AgentLine | None:
         return line_of(value.store, value.id)
     if not isinstance(value, AgentOperations):
         return None
-    await value.keeper.save(if_changed=True)
-    return value.keeper.line
+    await value.persister.save(if_changed=True)
+    return value.persister.line
 
 
 async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -> Any:

@@ -20,7 +20,7 @@ class TransitionCheck:
     """The last state."""
     matches: bool
     """Whether all transitions lead where they were recorded to lead."""
-    diverged: TransitionRecord | None = None
+    divergence: TransitionRecord | None = None
     """The first transition that does not."""
     reason: str = ""
 
@@ -54,7 +54,7 @@ def _difference(change: TransitionRecord, machine: Machine, state: str) -> str:
     if change.trigger == ROLLBACK:
         return ""
     try:
-        targets = dict.fromkeys(each.target for each in machine.ways(change.trigger, state))
+        targets = dict.fromkeys(each.target for each in machine.transitions_for(change.trigger, state))
 
     except InvalidError as error:
         return error.what

@@ -45,7 +45,7 @@ class TransitionRecord:
     cause: str
     checkpoint: str
     """The id of the step that completed it."""
-    begun: str
+    begin_step: str
     """The id of the step that began it; empty if it took a single step."""
     cursor: str
     """The position of the record, for `before` and `after`."""
@@ -175,7 +175,7 @@ class TransitionCounts:
     entered: Counter[str]
 
 
-def counts(changes: Iterable[TransitionRecord]) -> TransitionCounts:
+def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     """Count recorded transitions."""
     total = TransitionCounts(Counter(), Counter(), Counter())
     for each in changes:
@@ -188,12 +188,12 @@ def counts(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     return total
 
 
-async def count_transitions(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
+async def read_transition_counts(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
     """Count all transitions of an agent, a page at a time."""
     await line.allow("read")
-    total, pages = counts(()), TransitionPages(line, oldest_first=True, size=_PAGE)
+    total, pages = count_transitions(()), TransitionPages(line, oldest_first=True, size=_PAGE)
     while rows := await pages.next():
-        more = counts(read_row(line, row) for row in rows if row.columns[1] == kind)
+        more = count_transitions(read_row(line, row) for row in rows if row.columns[1] == kind)
 
         total.taken.update(more.taken)
         total.failed.update(more.failed)

@@ -105,7 +105,7 @@ async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, 
 
 
 async def _build_attempt(persister: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
-    return persister.attempt(kind, persister.take(), events, await persister.line.allow("write"))
+    return persister.attempt(kind, persister.capture(), events, await persister.line.allow("write"))
 
 
 @asynccontextmanager

@@ -327,7 +327,7 @@ def resolve_receiver(to: Any) -> AgentPersister | str:
     """Return the receiver that a caller names: an agent by its id, or a live one."""
     if isinstance(to, str | AgentPersister):
         return to
-    persister = getattr(to, "keeper", None)
+    persister = getattr(to, "persister", None)
     if not isinstance(persister, AgentPersister):
         raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
