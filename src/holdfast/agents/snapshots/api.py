@@ -19,9 +19,8 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import FolderEntry, Location
+from holdfast.agents.snapshots.locations import SUFFIX, Location, Target, locate, locate_folder
 from holdfast.agents.snapshots.secret_scan import SecretScan
-from holdfast.agents.snapshots.targets import Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import (
@@ -222,30 +221,33 @@ averify = _async(verify)
 
 @_sync
 async def list(  # noqa: A001 - reads as snapshots.list
-    place: Target, *, after: str = "", limit: int | None = None, **options: Any
+    folder: Target, *, after: str = "", limit: int | None = None, **options: Any
 ) -> builtins.list[SnapshotListing]:
     """Return the snapshots in a directory, or under a prefix in a bucket, in the order of their names.
 
     Only the start of each is read. Files that cannot be read are listed with their `problem`. Use `after` and `limit`
     for pages.
     """
-    folder = locate_folder(place, options)
-    entries = [entry for entry in await folder.entries() if entry.name > after]
+    storage = locate_folder(folder, options)
+    entries = sorted(
+        entry
+        for entry in await storage.listed("")
+        if entry.name > after and entry.name.endswith(SUFFIX) and entry.name != SUFFIX and "/" not in entry.name
+    )
     snapshots = []
     for entry in entries[: None if limit is None else max(limit, 0)]:
-        header: SnapshotInfo | None = None
-        problem = entry.problem
+        location, header, problem = Location(storage, entry.name), None, entry.problem
         if not problem:
             try:
-                header = await _info_of(folder.location(entry.name))
+                header = await _info_of(location)
                 if header.size != entry.size:
                     problem, header = f"it has {entry.size:,} bytes, and should have {header.size:,}", None
             except SnapshotNotFoundError:
                 continue  # deleted in the meantime
             except HoldfastError as error:
                 problem = error.what
-        where, modified = folder.where(entry.name), _modified_time(entry)
-        snapshots.append(SnapshotListing(where, entry.name, entry.size, modified, header, problem))
+        modified = _to_datetime(entry.modified)
+        snapshots.append(SnapshotListing(location.where, entry.name, entry.size, modified, header, problem))
     return snapshots
 
 
@@ -276,10 +278,10 @@ async def _info_of(location: Location) -> SnapshotInfo:
     return info_of(header, container.size_of(header), location.where)
 
 
-def _modified_time(entry: FolderEntry) -> datetime:
-    """Return when a file was modified; 1970, if its time is out of range."""
+def _to_datetime(seconds: float) -> datetime:
+    """Return the time of a file; 1970, if it is out of range."""
     try:
-        return datetime.fromtimestamp(entry.modified, UTC)
+        return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(0, UTC)
 
