@@ -237,7 +237,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
         opened(store._handle.engine.context.backend).agents.delete("a")
         raise NotFoundError("the checkpoint is not there any more")
 
-    agent.persister.line.channels = channels
+    agent.persister.line.channels = channels  # type: ignore[method-assign]
     with pytest.raises(NotFoundError, match="no such agent"):
         agent.reload()
 
@@ -403,7 +403,7 @@ class Unsure(Wrapper):
 def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     backend = Unsure()
     store = opened(backend)
-    agent = store.agents.create(Greeter, "a")
+    agent: Any = store.agents.create(Greeter, "a")
     agent.greet("Ada")
     backend.lost = made
     with pytest.raises(OutcomeUnknownError):

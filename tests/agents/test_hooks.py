@@ -198,7 +198,7 @@ def test_hooks_of_other_points_cost_an_agent_nothing() -> None:
         calls.append(1)
         return {"count": 0}
 
-    agent.persist = persist
+    agent.persist = persist  # type: ignore[method-assign]
     agent.save()
     assert len(calls) == 1
 

@@ -8,7 +8,14 @@ from typing import Any, ClassVar, Protocol, Self, Unpack
 
 from holdfast.agents.api.handle import AgentContext, AgentHandle, AgentOperations, AsyncAgentContext, AsyncAgentHandle
 from holdfast.agents.definition.options import AgentOptions, Policies
-from holdfast.agents.definition.spec import Spec, declared_fields, registry, separate_defaults, set_fields
+from holdfast.agents.definition.spec import (
+    Spec,
+    declared_fields,
+    registry,
+    separate_defaults,
+    set_fields,
+    warn_of_shared,
+)
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.fallback import find_readable, reload
 from holdfast.agents.runtime.data import AgentData
@@ -63,11 +70,17 @@ def attach_object(
     return make(line, agent, spec, configuration, settings, restore_persister)
 
 
-async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any]) -> Any:
-    """Create an agent from its newest saved state, by the class that is registered."""
+async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None = None) -> Any:
+    """Create an agent from its newest saved state, by the class that is registered; of this kind, if one is given."""
     line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)
+    if kind is not None and not (isinstance(spec.make, type) and issubclass(spec.make, kind)):
+        raise InvalidError(
+            f"the agent is of the class {spec.name!r}, which is no {kind.__name__}",
+            where=line.where,
+            hint="Restore it without naming a class, or as its own",
+        )
     agent = spec.create(record.configuration, line.where)
     attached = attach_object(agent, store, id, spec, dict(record.configuration), policies)
     persister: AgentPersister = attached.persister
@@ -121,6 +134,7 @@ class AgentBase(AgentOperations):
         """`name` is the one under which the class is registered, by default its own. `schema` is the version of its
         fields; see `upgrade`. An `abstract` class is only inherited from."""
         super().__init_subclass__()
+        warn_of_shared(cls, {})
         if abstract:
             return
         cls._fields = declared_fields(cls, AgentBase)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 
-from holdfast.agents.api.agent import AgentBase, attach_object, restore_agent, restore_persister
-from holdfast.agents.api.handle import AgentOperations
+from holdfast.agents.api.agent import (
+    AgentBase,
+    AsyncPersistentAgent,
+    PersistentAgent,
+    attach_object,
+    restore_agent,
+    restore_persister,
+)
+from holdfast.agents.api.handle import AgentHandle, AgentOperations, AsyncAgentHandle
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import Spec, registry
 from holdfast.agents.recovery.manual import resolve_manually
@@ -23,7 +30,7 @@ from holdfast.agents.storage.transition_log import TransitionRecord, read_transi
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
 from holdfast.backends.interface import Change, Expect
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_preconditions
@@ -34,6 +41,10 @@ from holdfast.history.diff_result import Diff
 from holdfast.hooks.feature_hooks import calling
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import StoreHandle
+
+A = TypeVar("A", bound=PersistentAgent)
+B = TypeVar("B", bound=AsyncPersistentAgent)
+T = TypeVar("T")
 
 _MAX_CREATIONS = 1000
 """How many creations with an uncertain outcome are remembered at most."""
@@ -47,13 +58,7 @@ class AgentsOperations:
 
     # Live agents ----------------------------------------------------------------------------------------------
 
-    @sync_and_async
-    async def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
-        """Create an agent, and save it. `kind` is its class, or the name under which that is registered.
-
-        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. Raises `ConflictError` if the id
-        is in use. After `OutcomeUnknownError`, repeat the call with the same arguments to complete it.
-        """
+    async def _create(self, kind: type | Spec | str, id: str, configuration: dict[str, Any]) -> Any:
         line = AgentLine(self._handle, id)
         await line.allow("write")
         spec = registry.of(kind)
@@ -64,8 +69,7 @@ class AgentsOperations:
             return earlier
         if await line.newest() is not None:
             raise json_document.agent_exists_error(line)
-        made = spec.create(configuration, line.where)
-        agent = attach_object(made, self, id, spec, dict(configuration), {})
+        agent = attach_object(spec.create(configuration, line.where), self, id, spec, dict(configuration), {})
         try:
             await self._save_new(agent, request)
         except ConflictError as error:
@@ -88,20 +92,14 @@ class AgentsOperations:
                 if len(creations) > _MAX_CREATIONS:
                     del creations[next(iter(creations))]
 
-    def attach(
+    def _attach(
         self,
         agent: Any,
         id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
+        kind: type | Spec | str | None,
+        configuration: Mapping[str, Any] | None,
+        policies: Mapping[str, Any],
     ) -> Any:
-        """Attach an object to the store, under an id. Nothing is read or saved yet: `start` does that.
-
-        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. `kind` is its class of agents, if
-        a function created it; `configuration` is what it was created with, if its attributes do not show that.
-        """
         if isinstance(agent, AgentOperations) and not isinstance(agent, AgentBase):
             raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
@@ -120,15 +118,6 @@ class AgentsOperations:
         await mine.allow("write")
         await persister.save()
         return persister.version
-
-    @sync_and_async
-    async def restore(self, id: str, **policies: Unpack[Policies]) -> Any:
-        """Restore a live agent: create it by the class that is registered, with the configuration, the fields, the
-        messages, the state and everything else that was saved last. Call `start` or `resume` to run it.
-
-        Nothing is imported by names in the store: raises `NotFoundError` if the class is not registered.
-        """
-        return await restore_agent(self, id, policies)
 
     # Records --------------------------------------------------------------------------------------------------
 
@@ -338,6 +327,125 @@ class AgentsOperations:
 class Agents(SyncApi, AgentsOperations):
     """The agents of a store: `store.agents`."""
 
+    @overload
+    def create(self, kind: type[A], id: str, /, **configuration: Any) -> A: ...
+    @overload
+    def create(self, kind: type[T], id: str, /, **configuration: Any) -> AgentHandle[T]: ...
+    @overload
+    def create(self, kind: Spec | str, id: str, /, **configuration: Any) -> Any: ...
+    def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
+        """Create an agent, and save it. `kind` is its class, or the name under which that is registered.
+
+        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. Raises `ConflictError` if the id
+        is in use. After `OutcomeUnknownError`, repeat the call with the same arguments to complete it.
+        """
+        return run(self._create(kind, id, configuration))
+
+    @overload
+    def restore(self, id: str, kind: type[A], **policies: Unpack[Policies]) -> A: ...  # type: ignore[overload-overlap]
+    @overload
+    def restore(self, id: str, kind: type[T], **policies: Unpack[Policies]) -> AgentHandle[T]: ...
+    @overload
+    def restore(self, id: str, kind: None = None, **policies: Unpack[Policies]) -> Any: ...
+    def restore(self, id: str, kind: type | None = None, **policies: Unpack[Policies]) -> Any:
+        """Restore a live agent: create it by the class that is registered, with the configuration, the fields, the
+        messages, the state and everything else that was saved last. Call `start` or `resume` to run it.
+
+        Nothing is imported by names in the store: raises `NotFoundError` if the class is not registered; and
+        `InvalidError` if that is not `kind`, nor derived from it.
+        """
+        return run(restore_agent(self, id, policies, kind))
+
+    @overload
+    def attach(  # type: ignore[overload-overlap]
+        self,
+        agent: A,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> A: ...
+    @overload
+    def attach(
+        self,
+        agent: T,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> AgentHandle[T]: ...
+    def attach(
+        self,
+        agent: Any,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> Any:
+        """Attach an object to the store, under an id. Nothing is read or saved yet: `start` does that.
+
+        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. `kind` is its class of agents, if
+        a function created it; `configuration` is what it was created with, if its attributes do not show that.
+        """
+        return self._attach(agent, id, kind, configuration, policies)
+
 
 class AsyncAgents(AsyncApi, AgentsOperations):
     """The asyncio form of `Agents`: operations are awaited."""
+
+    @overload
+    async def create(self, kind: type[B], id: str, /, **configuration: Any) -> B: ...
+    @overload
+    async def create(self, kind: type[T], id: str, /, **configuration: Any) -> AsyncAgentHandle[T]: ...
+    @overload
+    async def create(self, kind: Spec | str, id: str, /, **configuration: Any) -> Any: ...
+    async def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
+        """See `Agents.create`."""
+        return await arun(self._create(kind, id, configuration))
+
+    @overload
+    async def restore(  # type: ignore[overload-overlap]
+        self, id: str, kind: type[B], **policies: Unpack[Policies]
+    ) -> B: ...
+    @overload
+    async def restore(self, id: str, kind: type[T], **policies: Unpack[Policies]) -> AsyncAgentHandle[T]: ...
+    @overload
+    async def restore(self, id: str, kind: None = None, **policies: Unpack[Policies]) -> Any: ...
+    async def restore(self, id: str, kind: type | None = None, **policies: Unpack[Policies]) -> Any:
+        """See `Agents.restore`."""
+        return await arun(restore_agent(self, id, policies, kind))
+
+    @overload
+    def attach(  # type: ignore[overload-overlap]
+        self,
+        agent: B,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> B: ...
+    @overload
+    def attach(
+        self,
+        agent: T,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> AsyncAgentHandle[T]: ...
+    def attach(
+        self,
+        agent: Any,
+        id: str,
+        *,
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
+    ) -> Any:
+        """See `Agents.attach`."""
+        return self._attach(agent, id, kind, configuration, policies)

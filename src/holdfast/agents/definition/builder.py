@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.agents.definition.options import Policies
-from holdfast.agents.definition.spec import Spec, fields_of, registry
+from holdfast.agents.definition.spec import Spec, fields_of, registry, warn_of_shared
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
@@ -49,7 +49,7 @@ def persistent(
             builder.configuration(*validation.require_several(configuration, "name of a configuration"))
         if machine is not None:
             builder.machine(machine)
-        builder.build(cls)
+        warn_of_shared(cls, builder.build(cls).fields)
         return cls
 
     return decorate

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -255,6 +256,20 @@ def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
     for name, default in fields.items():
         if default is not MISSING and not isinstance(default, _SHARED):
             setattr(cls, name, _OwnDefault(name, getattr(cls, name), default_factory(default)))
+
+
+def warn_of_shared(cls: type, fields: Mapping[str, Any]) -> None:
+    """Warn of lists, dicts and sets of a class that look like fields, but have no annotation that makes them fields."""
+    known = {*fields, *(name for kind in cls.__mro__ for name in _annotations(kind))}
+    for name, value in vars(cls).items():
+        inherited = any(isinstance(vars(kind).get(name), _PLAIN) for kind in cls.__mro__[1:])
+        if isinstance(value, _PLAIN) and not (name.startswith("_") or name in known or inherited):
+            kind = type(value).__name__
+            warnings.warn(
+                f"{cls.__qualname__}.{name} is a {kind} without annotation: all agents share it, and it is not saved. "
+                f"Write `{name}: {kind} = …` for a field of each agent, or `{name}: ClassVar[{kind}] = …` to share it",
+                stacklevel=3,
+            )
 
 
 def set_fields(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
