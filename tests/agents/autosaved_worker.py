@@ -7,7 +7,7 @@ import sys
 import time
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from tests.agents.autosaved import Noter
 
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker
 from holdfast.agents.runtime.persister import AgentPersister

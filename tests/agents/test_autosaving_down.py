@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.backends.interface import Batch, BlockingCall
 from holdfast.backends.memory import MemoryBackend

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.options import Autosave
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.autosave import AutosaveWorker, SaveQueue, _is_ending
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, suspend_autosave
 from holdfast.errors import ConflictError, TransientError
@@ -297,7 +297,7 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
 _PROGRAM = """
 import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
 from holdfast.agents.runtime.dirty_tracker import suspend_autosave
 from holdfast.agents.runtime.autosave import AutosaveWorker

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.api.conversation import Conversation, MessageMatch
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.message_buffer import MessageBuffer, estimate, role_of, text_of
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.rollback import roll_back
-from holdfast.agents.storage.transition_check import check_transitions
 from holdfast.agents.storage.transition_log import (
     TransitionKey,
+    check_transitions,
     count_transitions,
     read_transition_counts,
     read_transitions,

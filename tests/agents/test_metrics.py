@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, add_up
 from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly

@@ -16,9 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
-from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage.transition_check import check_transitions
-from holdfast.agents.storage.transition_log import count_transitions
+from holdfast.agents.runtime.two_phase import Recovery
+from holdfast.agents.storage.transition_log import check_transitions, count_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError, OutcomeUnknownError, TransientError
 from tests.agents.workers import Crash, kinds, recorded, store_on

@@ -12,7 +12,7 @@ import pytest
 from holdfast.agents.api.agent import restore_persister
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.manual import resolve_manually
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.transition_log import read_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run

@@ -19,8 +19,7 @@ from holdfast.agents.definition.spec import (
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.fallback import find_readable, reload
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import load_placeholder
+from holdfast.agents.runtime.persister import AgentPersister, load_placeholder
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi

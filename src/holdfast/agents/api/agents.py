@@ -21,7 +21,7 @@ from holdfast.agents.recovery.manual import resolve_manually
 from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.metrics import StoreMetrics
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, run, sync_and_async

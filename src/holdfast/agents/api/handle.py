@@ -19,9 +19,8 @@ from holdfast.agents.runtime.autosave import metrics_of
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import RestoreAgent
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
 from holdfast.agents.storage.record import Status

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.record import AgentRecord

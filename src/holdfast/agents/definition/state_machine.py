@@ -1,17 +1,18 @@
 """State machines: states and transitions, declared in one place.
 
 A machine is only data: `holdfast.agents.runtime.two_phase` takes an agent through its transitions,
-`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_check` compares recorded transitions
-with it.
+`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_log` checks recorded transitions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
+from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
 Callback: TypeAlias = "Callable[..., Any] | str"
@@ -324,3 +325,28 @@ def _to_dict(transition: Transition) -> dict[str, Any]:
     if transition.on_incomplete is not None:
         data["on_incomplete"] = transition.on_incomplete
     return data
+
+
+class _CallbackWait(Suspension[Any]):
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        self._coroutine = coroutine
+        self._name = name
+
+    def wait(self) -> Any:
+        self._coroutine.close()
+        raise InvalidError(
+            "an agent of a Store has no event loop for coroutine functions",
+            where=self._name,
+            hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
+        )
+
+    def watch(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._coroutine)
+
+
+async def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, await its result if that is a coroutine, and return it."""
+    result = function(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        return await _CallbackWait(result, getattr(function, "__qualname__", repr(function)))
+    return result

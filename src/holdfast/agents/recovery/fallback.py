@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.recovery_report import Recovery, recovery_event
+from holdfast.agents.runtime.two_phase import Recovery, recovery_event
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.engine.branch_graph import BranchGraph

@@ -12,7 +12,7 @@ from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord
-from holdfast.agents.storage.transition_log import ROLLBACK, TransitionPages, TransitionRecord, read_row
+from holdfast.agents.storage.transition_log import ROLLBACK, EventPages, TransitionRecord, read_row
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
@@ -118,7 +118,7 @@ async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     row = await lines.find_id(line.line, to, None)
     if row is not None:
         return StepRef.of(row), ""
-    pages = TransitionPages(line, oldest_first=False, size=_PAGE)
+    pages = EventPages(line)
     while rows := await pages.next():
         for row in rows:
             if row.columns[1] == "transition" and row.columns[5] == "ok":

@@ -8,10 +8,17 @@ from typing import Literal
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
 from holdfast.agents.recovery.fallback import refresh
 from holdfast.agents.recovery.rollback import append_old_state, find_step
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import RestoreAgent
-from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
-from holdfast.agents.runtime.two_phase import LIFECYCLE, UnsavedResult, find_transition, incomplete_error, parse_status
+from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.two_phase import (
+    LIFECYCLE,
+    Recovery,
+    UnsavedResult,
+    find_transition,
+    incomplete_error,
+    parse_status,
+    recovery_event,
+    recovery_kind,
+)
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context

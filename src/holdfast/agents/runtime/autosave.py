@@ -21,7 +21,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
 from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, add_up
 from holdfast.backends.runtime.drivers import arun, run

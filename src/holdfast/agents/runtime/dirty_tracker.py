@@ -16,8 +16,7 @@ from threading import Event, Lock, RLock, get_ident
 from types import TracebackType
 from typing import Any, Protocol
 
-from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.definition.options import AgentOptions
+from holdfast.agents.definition.options import AgentOptions, Autosave
 from holdfast.agents.runtime.data import AgentData, CapturedState
 from holdfast.agents.runtime.metrics import SaveStatistics
 from holdfast.agents.storage.agent_line import AgentLine

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
@@ -39,6 +39,7 @@ from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
 from holdfast.hooks.feature_hooks import FeatureHooks, calling
+from holdfast.security.handle import StoreHandle
 
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
@@ -482,3 +483,40 @@ def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any)
         value.pop(name, None)
     value.update(new)
     return bool(removed or new)
+
+
+class RestoreAgent(Protocol):
+    """Restores an agent by its id, with the application's code; or, if its class is not registered and that is allowed,
+    a placeholder for it."""
+
+    def __call__(
+        self, handle: StoreHandle, id: str, *, allow_placeholder: bool = False
+    ) -> Awaitable[AgentPersister]: ...
+
+
+class Placeholder:
+    """Stands in for an agent whose class is not registered: its fields stay as they are."""
+
+    def __init__(self) -> None:
+        self._fields: Mapping[str, Any] = {}
+
+    def persist(self) -> Mapping[str, Any]:
+        return self._fields
+
+    def restore(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def validate(self, fields: Mapping[str, Any]) -> None:
+        pass
+
+    def handle_recovery(self, recovery: Any) -> None:
+        pass
+
+
+async def load_placeholder(line: AgentLine) -> AgentPersister:
+    """Load an agent without the application's code."""
+    point = await line.point()
+    record = await line.record(point)
+    persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
+    await persister.load(point)
+    return persister

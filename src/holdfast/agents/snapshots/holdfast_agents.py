@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.agents.snapshots.json_values import check_fields
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import export_document, import_document
 from holdfast.agents.storage.record import PENDING, AgentRecord

@@ -23,9 +23,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots import strict_json
-from holdfast.agents.snapshots.json_values import check_fields, from_tree, to_tree
 from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]

@@ -7,8 +7,8 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
-from holdfast.agents.snapshots.json_values import check_fields, from_tree, to_tree
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}

@@ -1,4 +1,4 @@
-"""Read the recorded transitions of an agent, from the events of its steps."""
+"""Read the recorded transitions of an agent from the events of its steps, count them, and check them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
@@ -78,7 +79,7 @@ async def read_transitions(
     if before is None and after is None and await line.newest() is None:
         raise line.not_found_error()
     records: list[TransitionRecord] = []
-    pages = TransitionPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
+    pages = EventPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
     while len(records) < limit and (rows := await pages.next()):
         matches = (row for row in rows if row.columns[1] == kind)
         matches = (row for row in matches if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
@@ -86,11 +87,17 @@ async def read_transitions(
     return records
 
 
-class TransitionPages:
+class EventPages:
     """Reads the rows of an agent's events, a page at a time."""
 
     def __init__(
-        self, line: AgentLine, before: str | None = None, after: str | None = None, *, oldest_first: bool, size: int
+        self,
+        line: AgentLine,
+        before: str | None = None,
+        after: str | None = None,
+        *,
+        oldest_first: bool = False,
+        size: int = _PAGE,
     ) -> None:
         self._line = line
         self._start: tuple[Any, ...] = () if after is None else _next_key(parse_cursor(after))
@@ -130,14 +137,20 @@ def _next_key(key: tuple[str, int]) -> tuple[str, int]:
     return key[0], key[1] + 1
 
 
+def read_detail(line: AgentLine, row: Row) -> Mapping[str, Any]:
+    """Return the details of the event of a row."""
+    if not row.body:
+        return {}
+    id, number, max_bytes = str(row.key[2]), int(row.key[3]), line.handle.engine.context.max_bytes
+    detail: Mapping[str, Any] = line.handle.codec.unpack(open_event(line.line, id, number, row.body, max_bytes))
+    return detail
+
+
 def read_row(line: AgentLine, row: Row) -> TransitionRecord:
     """Build the record of a row."""
     id, number = str(row.key[2]), int(row.key[3])
     time, kind, actor, action, _, outcome, correlation, cause, duration = row.columns
-    detail: Mapping[str, Any] = {}
-    if row.body:
-        packed = open_event(line.line, id, number, row.body, line.handle.engine.context.max_bytes)
-        detail = line.handle.codec.unpack(packed)
+    detail = read_detail(line, row)
     record_kind: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
     return TransitionRecord(
         record_kind,
@@ -191,7 +204,7 @@ def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
 async def read_transition_counts(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
     """Count all transitions of an agent, a page at a time."""
     await line.allow("read")
-    total, pages = count_transitions(()), TransitionPages(line, oldest_first=True, size=_PAGE)
+    total, pages = count_transitions(()), EventPages(line, oldest_first=True)
     while rows := await pages.next():
         more = count_transitions(read_row(line, row) for row in rows if row.columns[1] == kind)
 
@@ -199,3 +212,56 @@ async def read_transition_counts(line: AgentLine, kind: Kind = "transition") -> 
         total.failed.update(more.failed)
         total.entered.update(more.entered)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionCheck:
+    """The result of recorded triggers on a machine as it is declared now."""
+
+    path: tuple[str, ...]
+    """The states, from the first on."""
+    state: str
+    """The last state."""
+    matches: bool
+    """Whether all transitions lead where they were recorded to lead."""
+    divergence: TransitionRecord | None = None
+    """The first transition that does not."""
+    reason: str = ""
+
+
+def check_transitions(changes: Iterable[TransitionRecord], machine: Machine) -> TransitionCheck:
+    """Apply recorded triggers to a machine, and check that they lead to the recorded states. Nothing is called: where
+    guards decide between several transitions, any of them matches.
+
+    The check ends with the first transition that leads elsewhere, as it may after the machine was changed. Failed
+    transitions are skipped; rollbacks are followed.
+    """
+    path: list[str] = []
+    for each in sorted(changes, key=lambda each: parse_cursor(each.cursor)):
+        if not each.ok:
+            continue
+        path = path or [each.source]
+        reason = _difference(each, machine, path[-1])
+        if reason:
+            return TransitionCheck(tuple(path), path[-1], False, each, reason)
+        path.append(each.target)
+    path = path or [machine.initial]
+    return TransitionCheck(tuple(path), path[-1], True)
+
+
+def _difference(change: TransitionRecord, machine: Machine, state: str) -> str:
+    """Return how a transition differs from its record; empty if it does not."""
+    if change.source != state:
+        return f"it is recorded from the state {change.source!r}, and the one before led to {state!r}"
+    if change.target not in machine.states or state not in machine.states:
+        return f"the machine has no state {(state if state not in machine.states else change.target)!r}"
+    if change.trigger == ROLLBACK:
+        return ""
+    try:
+        targets = dict.fromkeys(each.target for each in machine.transitions_for(change.trigger, state))
+
+    except InvalidError as error:
+        return error.what
+    if change.target not in targets:
+        return f"{change.trigger!r} leads from {state!r} to {' or '.join(map(repr, targets))}, not {change.target!r}"
+    return ""

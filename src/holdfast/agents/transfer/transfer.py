@@ -15,9 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.agents.definition.callbacks import invoke
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import Placeholder, RestoreAgent, load_placeholder
+from holdfast.agents.definition.state_machine import invoke
+from holdfast.agents.runtime.persister import AgentPersister, Placeholder, RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
