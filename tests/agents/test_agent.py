@@ -173,7 +173,7 @@ def test_names_are_those_of_one_class() -> None:
         class Second(PersistentAgent, name="tests: twice"):
             pass
 
-    assert registry.of(First).make is First
+    assert registry.of(First).factory is First
 
 
 @settings(max_examples=40)

@@ -17,7 +17,6 @@ from holdfast.agents.storage.transition_log import (
     TransitionKey,
     check_transitions,
     count_transitions,
-    read_transition_counts,
     read_transitions,
 )
 from holdfast.backends.memory import MemoryBackend
@@ -112,11 +111,11 @@ def test_counts() -> None:
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
         worker.transition("work")
-    total = run(read_transition_counts(line_of(store)))
+    total = count_transitions(run(read_transitions(line_of(store), limit=1000)))
     assert total == count_transitions(recorded(store))
-    assert total.taken == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
-    assert total.failed == {TransitionKey("idle", "work", "busy"): 1}
-    assert total.entered == {"busy": 3, "idle": 3}
+    assert total.successes == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
+    assert total.failures == {TransitionKey("idle", "work", "busy"): 1}
+    assert total.entries == {"busy": 3, "idle": 3}
 
 
 # Replay -------------------------------------------------------------------------------------------------------
@@ -312,7 +311,12 @@ def test_on_stores(kind: str, tmp_path: Path) -> None:
         worker.rollback("idle")
         worker.stop()
         assert [each[0] for each in path(store)] == ["work", "rest", "work", "rest", "insist", "rollback"]
-        assert run(read_transition_counts(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
+        assert (
+            count_transitions(run(read_transitions(line_of(store), limit=1000))).successes[
+                TransitionKey("idle", "work", "busy")
+            ]
+            == 2
+        )
         assert store.maintenance.verify().findings == []
 
 

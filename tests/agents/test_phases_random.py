@@ -183,7 +183,7 @@ class AgainstModel(RuleBasedStateMachine):
             self.reopen()
             self.agent.start()
         rows = count_transitions(recorded(self.store))
-        taken, failed = rows.taken.total(), rows.failed.total()
+        taken, failed = rows.successes.total(), rows.failures.total()
         assert (taken - self.taken) + (failed - self.failed) <= 1
         if taken > self.taken:
             way = self.machine.transitions_for(trigger, before[0])[0]
@@ -210,10 +210,10 @@ class AgainstModel(RuleBasedStateMachine):
         assert record.version == self.agent.version == len(kinds(self.store))
         rows = recorded(self.store)
         total = count_transitions(rows)
-        assert (total.taken.total(), total.failed.total()) == (self.taken, self.failed)
+        assert (total.successes.total(), total.failures.total()) == (self.taken, self.failed)
         again = check_transitions(rows, self.machine)
         assert again.matches, again.reason
-        if total.taken:
+        if total.successes:
             assert again.state == self.state
 
     def teardown(self) -> None:

@@ -64,9 +64,9 @@ def attach_object(
         return agent.attach(store, id, **policies)
     if configuration is None:
         configuration = spec.read_configuration(agent)
-    make: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
+    handle: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
     line, settings = AgentLine(store._handle, id), spec.options.with_policies(policies)
-    return make(line, agent, spec, configuration, settings, restore_persister)
+    return handle(line, agent, spec, configuration, settings, restore_persister)
 
 
 async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None = None) -> Any:
@@ -74,7 +74,7 @@ async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any],
     line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)
-    if kind is not None and not (isinstance(spec.make, type) and issubclass(spec.make, kind)):
+    if kind is not None and not (isinstance(spec.factory, type) and issubclass(spec.factory, kind)):
         raise InvalidError(
             f"the agent is of the class {spec.name!r}, which is no {kind.__name__}",
             where=line.where,
@@ -110,8 +110,8 @@ async def restore_persister(handle: StoreHandle, id: str, *, allow_placeholder: 
     kind = (await line.record(await line.point())).kind
     if allow_placeholder and kind not in registry:
         return await load_placeholder(line)
-    make = registry.get(kind).make
-    owner = _AsyncOwner if isinstance(make, type) and issubclass(make, AsyncApi) else _SyncOwner
+    factory = registry.get(kind).factory
+    owner = _AsyncOwner if isinstance(factory, type) and issubclass(factory, AsyncApi) else _SyncOwner
     agent = await restore_agent(owner(handle), id, {"autosave": None})
     persister: AgentPersister = agent.persister
     return persister

@@ -50,6 +50,13 @@ _MAX_CREATIONS = 1000
 """How many creations with an uncertain outcome are remembered at most."""
 
 
+class AttachOptions(Policies, total=False):
+    """The options of `attach`."""
+
+    kind: type | Spec | str | None
+    configuration: Mapping[str, Any] | None
+
+
 class AgentsOperations:
     """Operations on the agents of a store. `Agents` and `AsyncAgents` have these as methods."""
 
@@ -96,15 +103,15 @@ class AgentsOperations:
         self,
         agent: Any,
         id: str,
-        kind: type | Spec | str | None,
-        configuration: Mapping[str, Any] | None,
-        policies: Mapping[str, Any],
+        kind: type | Spec | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        **policies: Unpack[Policies],
     ) -> Any:
         if isinstance(agent, AgentOperations) and not isinstance(agent, AgentBase):
             raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
-        given = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
-        return attach_object(agent, self, id, spec, given, policies)
+        checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
+        return attach_object(agent, self, id, spec, checked, policies)
 
     @sync_and_async
     async def save(self, agent: AgentOperations) -> int:
@@ -125,8 +132,7 @@ class AgentsOperations:
     async def load(self, id: str, *, version: int | None = None, at: str | datetime | None = None) -> AgentRecord:
         """Return the record of an agent: the newest, that of a version, or that of a time; `at` may also be the id of a
         step. Raises `NotFoundError`."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         record = await line.record(await self._point(line, version, at))
         await self._handle.guard.saw(line.scope, ())
         return record
@@ -134,8 +140,7 @@ class AgentsOperations:
     @sync_and_async
     async def exists(self, id: str) -> bool:
         """Return whether there is an agent with this id."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         return await line.newest() is not None
 
     @sync_and_async
@@ -143,8 +148,7 @@ class AgentsOperations:
         self, id: str, start: int | None = None, stop: int | None = None, *, version: int | None = None
     ) -> list[Any]:
         """Return saved messages of an agent as `list[start:stop]` does; the newest, or those of a version."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         messages = await line.messages(await line.point(version), start, stop)
         await self._handle.guard.saw(line.scope, ())
         return messages
@@ -152,8 +156,7 @@ class AgentsOperations:
     @sync_and_async
     async def history(self, id: str, *, before: str | None = None, limit: int = 100) -> list[AgentStep]:
         """Return the steps of an agent, the newest first; `before` is the id of a step."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         newest = await line.point()
         count = validation.require_count(limit, "limit")
         return await listing.list_steps(line, newest, validation.optional_name(before, "id"), count)
@@ -162,8 +165,7 @@ class AgentsOperations:
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
         """Compare two versions of an agent, or two steps by their ids. The default of `b` is the newest step, and that
         of `a` the step before `b`."""
-        line, engine = AgentLine(self._handle, id), self._handle.engine
-        await line.allow("read")
+        line, engine = await self._readable_line(id), self._handle.engine
         new = comparison.ComparedPoint(line.line, await self._find_step(line, b))
         old = await comparison.before(engine, new) if a is None else new._replace(point=await self._find_step(line, a))
         diff = await comparison.compare(engine, old, new)
@@ -173,8 +175,7 @@ class AgentsOperations:
     @sync_and_async
     async def export(self, id: str, *, version: int | None = None) -> dict[str, Any]:
         """Return an agent as one JSON document that people can read, with its messages: the newest, or a version."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         document = await json_document.export_document(line, await line.point(version))
         await self._handle.guard.saw(line.scope, ())
         return document
@@ -275,8 +276,7 @@ class AgentsOperations:
     @sync_and_async
     async def transfers(self, id: str, *, limit: int = 100) -> list[Transfer]:
         """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
+        line = await self._readable_line(id)
         if await line.newest() is None:
             raise line.not_found_error()
         return await read_transfers(line, limit)
@@ -285,6 +285,11 @@ class AgentsOperations:
         """Return the metrics of saves: the totals of all agents that this program has or had of the store, and of each
         live one. An identity gets those of its own agents."""
         return AutosaveWorker.of(self._handle.engine).metrics(self._handle.guard.actor)
+
+    async def _readable_line(self, id: str) -> AgentLine:
+        line = AgentLine(self._handle, id)
+        await line.allow("read")
+        return line
 
     async def _point(self, line: AgentLine, version: int | None, at: str | datetime | None) -> StepRef:
         if version is not None and at is not None:
@@ -357,40 +362,17 @@ class Agents(SyncApi, AgentsOperations):
         return run(restore_agent(self, id, policies, kind))
 
     @overload
-    def attach(  # type: ignore[overload-overlap]
-        self,
-        agent: A,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> A: ...
+    def attach(self, agent: A, id: str, **options: Unpack[AttachOptions]) -> A: ...  # type: ignore[overload-overlap]
     @overload
-    def attach(
-        self,
-        agent: T,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> AgentHandle[T]: ...
-    def attach(
-        self,
-        agent: Any,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> Any:
+    def attach(self, agent: T, id: str, **options: Unpack[AttachOptions]) -> AgentHandle[T]: ...
+    def attach(self, agent: Any, id: str, **options: Unpack[AttachOptions]) -> Any:
         """Attach an object to the store, under an id. Nothing is read or saved yet: `start` does that.
 
-        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. `kind` is its class of agents, if
-        a function created it; `configuration` is what it was created with, if its attributes do not show that.
+        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. The options are `kind`, its class
+        of agents, if a function created it; `configuration`, with which it was created, if its attributes do not show
+        that; and those of `Policies`, which override the options of its class.
         """
-        return self._attach(agent, id, kind, configuration, policies)
+        return self._attach(agent, id, **options)
 
 
 class AsyncAgents(AsyncApi, AgentsOperations):
@@ -419,33 +401,9 @@ class AsyncAgents(AsyncApi, AgentsOperations):
         return await arun(restore_agent(self, id, policies, kind))
 
     @overload
-    def attach(  # type: ignore[overload-overlap]
-        self,
-        agent: B,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> B: ...
+    def attach(self, agent: B, id: str, **options: Unpack[AttachOptions]) -> B: ...  # type: ignore[overload-overlap]
     @overload
-    def attach(
-        self,
-        agent: T,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> AsyncAgentHandle[T]: ...
-    def attach(
-        self,
-        agent: Any,
-        id: str,
-        *,
-        kind: type | Spec | str | None = None,
-        configuration: Mapping[str, Any] | None = None,
-        **policies: Unpack[Policies],
-    ) -> Any:
+    def attach(self, agent: T, id: str, **options: Unpack[AttachOptions]) -> AsyncAgentHandle[T]: ...
+    def attach(self, agent: Any, id: str, **options: Unpack[AttachOptions]) -> Any:
         """See `Agents.attach`."""
-        return self._attach(agent, id, kind, configuration, policies)
+        return self._attach(agent, id, **options)

@@ -5,11 +5,11 @@ Names, permissions and statistics are stored; never a function.
 
 from __future__ import annotations
 
-import time as clocks
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import perf_counter_ns
 from typing import Any, Self
 
 from holdfast.agents.definition.state_machine import invoke
@@ -151,14 +151,14 @@ class ToolsOperations:
                 hint="Allow it with tools.allow(permission)",
                 code="tool-denied",
             )
-        started, error = clocks.perf_counter_ns(), ""
+        started, error = perf_counter_ns(), ""
         try:
             yield tool
         except BaseException as raised:
             error = f"{type(raised).__name__}: {raised}"[:_MAX_ERROR]
             raise
         finally:
-            self._count(name, uses=1, error=error, seconds=(clocks.perf_counter_ns() - started) / 1e9)
+            self._count(name, uses=1, error=error, seconds=(perf_counter_ns() - started) / 1e9)
 
     @sync_and_async
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -141,18 +141,18 @@ class AgentBuilder:
         """Call a function with the agent and the error, when the agent has failed."""
         return self._function("on_fail", function)
 
-    def build(self, make: Callable[..., Any]) -> Spec:
-        """Register the class: `make` is a class, or a function that creates an agent from its configuration."""
+    def build(self, factory: Callable[..., Any]) -> Spec:
+        """Register the class: `factory` is a class, or a function that creates an agent from its configuration."""
         fields = self._fields
-        if fields is None and not isinstance(make, type) and "persist" not in self._spec.functions:
+        if fields is None and not isinstance(factory, type) and "persist" not in self._spec.functions:
             raise InvalidError(
                 "the fields of agents that a function creates are not known",
                 where=f"AgentBuilder({self._spec.name!r})",
                 hint="Name them with fields(…), or define persist(…) and restore(…)",
             )
         if fields is None:
-            fields = fields_of(make) if isinstance(make, type) else {}
-        return registry.register(replace(self._spec, make=make, fields=fields))
+            fields = fields_of(factory) if isinstance(factory, type) else {}
+        return registry.register(replace(self._spec, factory=factory, fields=fields))
 
     def _function(self, name: str, function: Callable[..., Any]) -> Self:
         if not callable(function):
@@ -162,4 +162,4 @@ class AgentBuilder:
 
 
 def _no_factory() -> None:
-    """Stands in for `make` until `build` is called."""
+    """Stands in for the factory until `build` is called."""

@@ -52,7 +52,7 @@ class Spec:
     """A class of agents: how they are created, and what is stored of them."""
 
     name: str
-    make: Callable[..., Any]
+    factory: Callable[..., Any]
     """Creates an agent from its configuration, given as keyword arguments: usually the class."""
     schema: str = "1"
     machine: Machine | None = None
@@ -106,12 +106,12 @@ class Spec:
     def create(self, configuration: Mapping[str, Any], where: str) -> Any:
         """Create an agent. Raises `InvalidError` if that is impossible with this configuration."""
         try:
-            return self.make(**configuration)
+            return self.factory(**configuration)
         except HoldfastError:
             raise
         except (TypeError, ValueError) as error:
             raise InvalidError(
-                f"{_qualified_name(self.make)} cannot be created from configuration {sorted(configuration)}: {error}",
+                f"{_qualified_name(self.factory)} cannot be created with {sorted(configuration)}: {error}",
                 where=where,
                 hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
                 code="agent-invalid",
@@ -123,7 +123,7 @@ class Spec:
         if names is None:
             names = tuple(
                 name
-                for name, each in _parameters(self.make).items()
+                for name, each in _parameters(self.factory).items()
                 if name not in self.fields or each.default is each.empty
             )
         return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
@@ -132,7 +132,7 @@ class Spec:
         """Convert fields to the current schema of the class. Raises `UnsupportedError` if that is impossible."""
         if schema == self.schema:
             return dict(fields)
-        upgrade = self.functions.get("upgrade") or getattr(self.make, "upgrade", None)
+        upgrade = self.functions.get("upgrade") or getattr(self.factory, "upgrade", None)
         if _is_newer(schema, self.schema) or upgrade is None:
             newer = _is_newer(schema, self.schema)
             raise UnsupportedError(
@@ -149,11 +149,11 @@ class Spec:
         return dict(new)
 
 
-def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters that can be passed by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     try:
-        return {name: each for name, each in inspect.signature(make).parameters.items() if each.kind in kinds}
+        return {name: each for name, each in inspect.signature(factory).parameters.items() if each.kind in kinds}
     except (TypeError, ValueError):
         return {}
 
@@ -189,7 +189,7 @@ def _annotations(kind: type) -> Mapping[str, Any]:
 class FactoryDefault(NamedTuple):
     """A default that is created for each agent, as `dataclasses.field(default_factory=list)` declares it."""
 
-    make: Callable[[], Any]
+    factory: Callable[[], Any]
 
 
 def _default(cls: type, name: str) -> Any:
@@ -215,7 +215,7 @@ def _field_default(value: Any, factory: Any, nothing: object) -> Any:
 def default_factory(default: Any) -> Callable[[], Any]:
     """Return a function that creates an agent's own value from a default."""
     if isinstance(default, FactoryDefault):
-        return default.make
+        return default.factory
     # Most are empty lists and dicts, which are faster to create than to copy.
     return type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default)
 
@@ -242,13 +242,13 @@ class _OwnDefault:
     """A class attribute for a default that agents must not share. An agent gets its own value on first access, so that
     many agents take memory only for the values they use."""
 
-    def __init__(self, name: str, default: Any, make: Callable[[], Any]) -> None:
+    def __init__(self, name: str, default: Any, factory: Callable[[], Any]) -> None:
         self._name = name
         self._default = default
-        self._make = make
+        self._factory = factory
 
     def __get__(self, agent: object | None, kind: type) -> Any:
-        return self._default if agent is None else agent.__dict__.setdefault(self._name, self._make())
+        return self._default if agent is None else agent.__dict__.setdefault(self._name, self._factory())
 
 
 def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
@@ -260,10 +260,10 @@ def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
 
 def warn_of_shared(cls: type, fields: Mapping[str, Any]) -> None:
     """Warn of lists, dicts and sets of a class that look like fields, but have no annotation that makes them fields."""
-    known = {*fields, *(name for kind in cls.__mro__ for name in _annotations(kind))}
+    declared = {*fields, *(name for kind in cls.__mro__ for name in _annotations(kind))}
     for name, value in vars(cls).items():
         inherited = any(isinstance(vars(kind).get(name), _PLAIN) for kind in cls.__mro__[1:])
-        if isinstance(value, _PLAIN) and not (name.startswith("_") or name in known or inherited):
+        if isinstance(value, _PLAIN) and not (name.startswith("_") or name in declared or inherited):
             kind = type(value).__name__
             warnings.warn(
                 f"{cls.__qualname__}.{name} is a {kind} without annotation: all agents share it, and it is not saved. "
@@ -291,10 +291,10 @@ class AgentRegistry:
         """Register a class under its name."""
         check_key(spec.name, "name of a class of agents")
         old = self._specs.get(spec.name)
-        if old is not None and _qualified_name(old.make) != _qualified_name(spec.make):
+        if old is not None and _qualified_name(old.factory) != _qualified_name(spec.factory):
             raise InvalidError(
                 f"another class of agents has the name {spec.name!r}",
-                where=f"{_qualified_name(old.make)} and {_qualified_name(spec.make)}",
+                where=f"{_qualified_name(old.factory)} and {_qualified_name(spec.factory)}",
                 hint="Give one of them another name",
             )
         self._specs[spec.name] = spec
@@ -325,7 +325,7 @@ class AgentRegistry:
         if isinstance(own, Spec):
             return own
         for spec in self._specs.values():
-            if spec.make is kind:
+            if spec.factory is kind:
                 return spec
         raise NotFoundError(
             f"{_qualified_name(kind)} is not registered as a class of agents",
@@ -337,8 +337,8 @@ class AgentRegistry:
         return iter(sorted(self._specs))
 
 
-def _qualified_name(make: Any) -> str:
-    return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', make)}"
+def _qualified_name(factory: Any) -> str:
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', factory)}"
 
 
 registry = AgentRegistry()

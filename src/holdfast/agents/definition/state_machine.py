@@ -1,4 +1,4 @@
-"""State machines: states and transitions, declared in one place.
+"""State machines: states and the transitions between them.
 
 A machine is only data: `holdfast.agents.runtime.two_phase` takes an agent through its transitions,
 `holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_log` checks recorded transitions.
@@ -265,11 +265,15 @@ class Machine:
             for state, each in callbacks.items():
                 if isinstance(each, str):
                     yield f"the {role} of the state {state!r}", each
-        for way in self.transitions:
-            roles = [("guard", way.guard), ("action", way.action), *(("validator", each) for each in way.validators)]
+        for transition in self.transitions:
+            roles = [
+                ("guard", transition.guard),
+                ("action", transition.action),
+                *(("validator", each) for each in transition.validators),
+            ]
             for role, callback in roles:
                 if isinstance(callback, str):
-                    yield f"the {role} of {way.trigger!r}", callback
+                    yield f"the {role} of {transition.trigger!r}", callback
 
     def _require_state(self, state: str) -> str:
         if state not in self.states:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time as clocks
+from time import perf_counter_ns
 from typing import Literal
 
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
@@ -123,7 +123,7 @@ async def _resolve_pending(
     if policy == "forward":
         return await _roll_forward(persister, pending)
     recovery = _build_recovery(persister, pending, "back")
-    change = lifecycle.event(pending, clocks.perf_counter_ns(), UNDONE_ERROR)
+    change = lifecycle.event(pending, perf_counter_ns(), UNDONE_ERROR)
     events = [change, recovery_event(persister.line, recovery)]
     position = position_before(persister.data.position, pending, live=lifecycle.owns_status)
     newest = await persister.line.point()
@@ -142,7 +142,7 @@ async def _resolve_pending(
 
 async def _roll_forward(persister: AgentPersister, pending: PendingChange) -> Recovery:
     """Run the action again, and finish the change."""
-    lifecycle, started = persister.lifecycle, clocks.perf_counter_ns()
+    lifecycle, started = persister.lifecycle, perf_counter_ns()
     transition = _find_transition(persister, pending)
     if transition is None:
         raise incomplete_error(

@@ -13,7 +13,7 @@ from holdfast.engine.events import Event
 from holdfast.hooks.builtin import BOUNDS
 
 BreakerState: TypeAlias = Literal["closed", "open", "trying"]
-"""The state of the breaker of automatic saves: saves go on; saves are suspended; one save is tried."""
+"""The state of the breaker of automatic saves: saves run, are suspended, or a single one is tried."""
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class StoreMetrics:
         """Return the metrics as text for Prometheus. Agents have no labels: there may be too many of them."""
         lines: list[str] = []
 
-        def emit(name: str, kind: str, about: str, *values: tuple[str, float]) -> None:
-            lines.extend((f"# HELP holdfast_agent_{name} {about}", f"# TYPE holdfast_agent_{name} {kind}"))
+        def emit(name: str, kind: str, text: str, *values: tuple[str, float]) -> None:
+            lines.extend((f"# HELP holdfast_agent_{name} {text}", f"# TYPE holdfast_agent_{name} {kind}"))
             lines.extend(f"holdfast_agent_{name}{suffix} {value!r}" for suffix, value in values)
 
         counts = self.counts

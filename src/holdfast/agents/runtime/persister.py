@@ -44,7 +44,7 @@ from holdfast.security.handle import StoreHandle
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
 
-_LONGEST_PAUSE = 0.05
+_MAX_PAUSE = 0.05
 
 _METADATA = pack_name("metadata")
 
@@ -207,7 +207,7 @@ class AgentPersister:
     @property
     def where(self) -> str:
         """The agent's name for errors."""
-        return f"agent {self.line.id!r}"
+        return self.line.where
 
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef:
         """Save the agent. In the background, raises `AgentBusy` if it is in the middle of something."""
@@ -251,7 +251,7 @@ class AgentPersister:
         events = [*events, *hooks.events]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
-                await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
+                await Pause(rng.random() * min(_MAX_PAUSE, 0.001 * attempt))
             captured = self.tracker.capture() if background and self.tracker is not None else self.capture()
             if if_changed and not captured.delta and self.point is not None:
                 self.statistics.add(unchanged=1)
@@ -270,7 +270,7 @@ class AgentPersister:
             hooks.done(self.version, point.id)
             return point
         raise ConflictError(
-            f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
+            f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
         )
 
     def attempt(
@@ -377,8 +377,8 @@ class AgentPersister:
         nothing else is changed."""
         data, pending = self.data, self._pending(state)
         undeclared = self.spec.restore(self.agent, state["fields"])
-        data.configuration, data.context, data.tools = (dict(state[name]) for name in _DICTS[:3])
-        data.workflow, data.metadata = (dict(state[name]) for name in _DICTS[3:])
+        for name in _DICTS:
+            setattr(data, name, dict(state[name]))
         data.status, data.state, data.created = state["status"], state["state"], state["created"]
         data.pending, data.undeclared_fields = pending, undeclared
 
@@ -386,7 +386,7 @@ class AgentPersister:
         pending = state.get(PENDING)
         return None if pending is None else PendingChange.of(pending, self.where)
 
-    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks:
+    async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks:
         """Call the hooks before a change with the state that is to be saved, and apply what they change of it. Raises
         `VetoError`."""
         line, scope = self.line, str(self.line.scope)
@@ -406,7 +406,7 @@ class AgentPersister:
             value=value,
             actor=line.handle.guard.actor,
             trace=trace_context.current_or_new(),
-            metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
+            metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **details},
         )
         if hooks.value is not value:
             self._apply_hook_changes(value, hooks.value)
@@ -414,12 +414,12 @@ class AgentPersister:
 
     def _apply_hook_changes(self, before: Mapping[str, Any], after: Any) -> None:
         """Apply only what hooks changed, since the agent may have changed in the meantime."""
-        given = validation.require_mapping(after, "state of the agent, as a hook left it")
+        after = validation.require_mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
-                _apply_changes(getattr(self.data, name), before[name], given.get(name, {}))
+                _apply_changes(getattr(self.data, name), before[name], after.get(name, {}))
             fields = {**self.data.undeclared_fields, **self.spec.persist(self.agent)}
-            if _apply_changes(fields, before["fields"], given.get("fields", {})):
+            if _apply_changes(fields, before["fields"], after.get("fields", {})):
                 self.data.undeclared_fields = self.spec.restore(self.agent, fields)
 
     async def load(self, point: StepRef) -> AgentRecord:
@@ -476,9 +476,9 @@ class AgentPersister:
 
 def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
     """Change entries of a dict as those of another were changed. Returns whether any was."""
-    given = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
-    removed = [name for name in before if name not in given]
-    new = {name: each for name, each in given.items() if name not in before or each != before[name]}
+    after = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
+    removed = [name for name in before if name not in after]
+    new = {name: each for name, each in after.items() if name not in before or each != before[name]}
     for name in removed:
         value.pop(name, None)
     value.update(new)

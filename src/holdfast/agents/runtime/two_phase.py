@@ -6,12 +6,12 @@ without an action takes one step: it has no middle.
 
 from __future__ import annotations
 
-import time as clocks
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.agents.definition.spec import Spec
@@ -84,7 +84,7 @@ class PhasedAgent(TrackedAgent, Protocol):
     def check_valid(self, state: str, fields: Any) -> None: ...
     def now(self) -> datetime: ...
     async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
-    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks: ...
+    async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks: ...
     async def resolve_uncertain(self) -> bool: ...
 
 
@@ -202,7 +202,7 @@ class Lifecycle:
             with trace_context.correlation() as correlation:
                 pending = self._pending_change("lifecycle", "fail", data.status, "failed", correlation)
                 hooks = await self._call_hooks(pending, "agent.fail")
-                event = self.event(pending, clocks.perf_counter_ns(), text)._replace(outcome="ok")
+                event = self.event(pending, perf_counter_ns(), text)._replace(outcome="ok")
                 position = data.position._replace(status="failed")
                 point = await self.persister.commit("lifecycle", [event, *hooks.events], position=position)
                 hooks.done(self.persister.version, point.id)
@@ -252,7 +252,7 @@ class Lifecycle:
         An error of the action is saved, too. Anything else that ends it, such as an interrupt or an unavailable store,
         leaves the change under way, in memory as in the store.
         """
-        started, self.unsaved_result = clocks.perf_counter_ns(), None
+        started, self.unsaved_result = perf_counter_ns(), None
         hooks = await self._call_hooks(change.pending, hook)
         events, begin_step = hooks.events, ""
         if change.action is not None:
@@ -285,25 +285,12 @@ class Lifecycle:
 
     def event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
         """Build the event that records a change."""
-        detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
-        if error:
-            detail["error"] = error
-        if begin_step:
-            detail["begun"] = begin_step
-        handle = self.persister.line.handle
-        return Event(
-            pending.kind,
-            handle.guard.actor,
-            pending.trigger,
-            f"{pending.source} → {pending.target}",
-            "error" if error else "ok",
-            clocks.perf_counter_ns() - started,
-            handle.codec.pack(detail),
-        )
+        detail = ({"error": error} if error else {}) | ({"begun": begin_step} if begin_step else {})
+        return change_event(self.persister.line, pending, detail, perf_counter_ns() - started)
 
     async def _call_hooks(self, pending: PendingChange, hook: str) -> FeatureHooks:
-        about = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
-        return await self.persister.call_hooks(hook, **about)
+        details = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
+        return await self.persister.call_hooks(hook, **details)
 
     def _pending_change(
         self, kind: str, trigger: str, source: str, target: str, correlation: str, data: Any = None
@@ -341,6 +328,19 @@ def _alternatives(machine: Machine, pending: PendingChange) -> list[Transition]:
     except InvalidError:
         return []
     return [each for each in transitions if each.target == pending.target]
+
+
+def change_event(line: AgentLine, pending: PendingChange, detail: Mapping[str, Any], duration: int = 0) -> Event:
+    """Build the event that records the outcome of a change: an error, if the details have one."""
+    return Event(
+        pending.kind,
+        line.handle.guard.actor,
+        pending.trigger,
+        f"{pending.source} → {pending.target}",
+        "error" if "error" in detail else "ok",
+        duration,
+        line.handle.codec.pack({"from": pending.source, "to": pending.target, "data": pending.data, **detail}),
+    )
 
 
 def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictError:

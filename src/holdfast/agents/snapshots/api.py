@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import secrets as randomness
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import update_wrapper
+from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.snapshots import container, contents, strict_json
@@ -86,31 +86,31 @@ async def snapshot(
     _check_limit(limit)
     location = locate(target, options, require_suffix=True)
     scan = SecretScan(secrets, not_secret)
-    frozen = await contents.freeze(agent, config, scan)
+    content = await contents.dump_content(agent, config, scan)
     time = datetime.now(UTC).isoformat()
-    id = randomness.token_hex(16)
+    id = token_hex(16)
 
-    def header(content: PayloadInfo) -> SnapshotHeader:
+    def build_header(payload: PayloadInfo) -> SnapshotHeader:
         return SnapshotHeader(
             id=id,
             format=FORMAT,
             version=VERSION,
-            kind=frozen.kind,
-            type=frozen.type,
-            name=_encodable(frozen.name),
+            kind=content.kind,
+            type=content.type,
+            name=_encodable(content.name),
             time=time,
             description=description,
             versions=contents.versions(),
             secrets=tuple(sorted(scan.secrets)),
             classes=tuple(sorted(scan.classes)),
-            tools=frozen.tools,
-            middleware=frozen.middleware,
-            content=content,
+            tools=content.tools,
+            middleware=content.middleware,
+            content=payload,
         )
 
-    def build() -> bytes:
-        scan.check_texts([frozen.tree, description, frozen.name], "content")
-        data = strict_json.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
+    def build_file() -> bytes:
+        scan.check_texts([content.tree, description, content.name], "content")
+        data = strict_json.write({"kind": content.kind, "content": content.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",
@@ -118,9 +118,9 @@ async def snapshot(
                 hint="Give `limit`, here and when you restore",
             )
         strict_json.check_shape(data, location.where)
-        return container.build(data, header)
+        return container.build(data, build_header)
 
-    data = await BlockingCall(build)
+    data = await BlockingCall(build_file)
     await location.write(data, overwrite=overwrite)
     return info_of(container.read_header(data, location.where)[0], len(data), location.where)
 
@@ -177,7 +177,7 @@ async def restore(
     restore_options = contents.RestoreOptions(
         store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings
     )
-    return await contents.thaw(header.kind, tree, header.secrets, restore_options, location.where)
+    return await contents.restore_content(header.kind, tree, header.secrets, restore_options, location.where)
 
 
 arestore = _async(restore)

@@ -44,7 +44,7 @@ class StoredAgent(NamedTuple):
     """The version; by default the newest."""
 
 
-async def freeze(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
+async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
     """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`."""
     await line.allow("read")
     point = await line.point(version)
@@ -71,7 +71,7 @@ def class_of(tree: Any, where: str) -> str:
     return name
 
 
-async def thaw(tree: Any, line: AgentLine, where: str) -> AgentRecord:
+async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
     """Save the agent of a tree. Raises `SnapshotExistsError` if its id is in use."""
     try:
         return await import_document(line, tree)

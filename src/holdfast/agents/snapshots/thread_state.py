@@ -15,7 +15,7 @@ _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
 
 
-def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
+def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
     """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
@@ -47,7 +47,7 @@ def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: Sec
     return to_tree(tree, "thread")
 
 
-def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
+def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
     """Write a thread to a checkpointer, under its own name or another. Waits for it."""
     state = from_tree(tree, where)
     check_fields(state, _FIELDS, where)

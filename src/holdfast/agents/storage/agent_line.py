@@ -134,9 +134,7 @@ class AgentLine:
             raise self._missing_step_error(f"the agent has no step {text!r}"[:200]) from error
 
     def _missing_step_error(self, what: str) -> NotFoundError:
-        return NotFoundError(
-            what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there"
-        )
+        return NotFoundError(what, where=self.where, hint=f"See store.agents.history({self.id!r}) for its steps")
 
     async def channels(self, point: StepRef) -> dict[bytes, Packed]:
         """Return the packed channels of a step, except the conversation."""
@@ -186,7 +184,7 @@ class AgentLine:
         instead_of: StepRef | None = None,
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
-        newest; or an older one, on a branch of its own, if the newest is to be passed over."""
+        newest; or an older one, on a branch of its own, if the newest is to be skipped."""
         trace, actor = trace_context.current_or_new(), self.handle.guard.actor
         event_rows = event_contents(self.handle.now(), trace, events)
         metadata = {**summary, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
@@ -214,7 +212,7 @@ class AgentLine:
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
         )
 
-    def _require_newest(self, point: StepRef | None, passed: StepRef | None) -> Preconditions:
+    def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
         """Return the condition that a step is still the newest. The cached tip of the line is trusted at first, and the
         store is read only if it differs."""
 
@@ -226,8 +224,8 @@ class AgentLine:
                 newest = await lines.latest_step(self.line)
             if (newest and newest.id) != (point and point.id):
                 raise self.conflict_error()
-            # The new step itself occupies the position after its parent; nothing may follow one that is passed over.
-            return [Expect(STEPS, (*self.line, passed.branch, passed.seq + 1), None)] if passed is not None else []
+            # The new step itself occupies the position after its parent; nothing may follow a skipped one.
+            return [Expect(STEPS, (*self.line, skipped.branch, skipped.seq + 1), None)] if skipped is not None else []
 
         return check
 

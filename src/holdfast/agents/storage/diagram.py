@@ -71,7 +71,7 @@ class _Drawing:
 def _build_drawing(machine: Machine | None, counts: TransitionCounts | None, current: str) -> _Drawing:
     recorded = count_transitions(()) if counts is None else counts
     declared = {} if machine is None else dict.fromkeys(_declared_transitions(machine))
-    recorded_keys = [*recorded.taken, *recorded.failed]
+    recorded_keys = [*recorded.successes, *recorded.failures]
     names = [state for key in recorded_keys for state in (key.source, key.target)]
     states = [*(() if machine is None else machine.states), *names, *([current] if current else [])]
     declared_keys = {key for key, _ in declared}
@@ -89,7 +89,7 @@ def _build_drawing(machine: Machine | None, counts: TransitionCounts | None, cur
         [] if machine is None else [state for state in machine.states if state in machine.final],
         list(dict.fromkeys(edges)),
         current,
-        recorded.entered,
+        recorded.entries,
     )
 
 
@@ -99,8 +99,8 @@ def _declared_transitions(machine: Machine) -> Iterator[tuple[TransitionKey, str
 
 
 def _edge_label(key: TransitionKey, recorded: TransitionCounts) -> str:
-    times = [f"{recorded.taken[key]}×"] if recorded.taken[key] else []
-    times += [f"{recorded.failed[key]} failed"] if recorded.failed[key] else []
+    times = [f"{recorded.successes[key]}×"] if recorded.successes[key] else []
+    times += [f"{recorded.failures[key]} failed"] if recorded.failures[key] else []
     return f"{key.trigger} ({', '.join(times)})" if times else key.trigger
 
 

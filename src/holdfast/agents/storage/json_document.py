@@ -72,9 +72,9 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         trace=trace_context.current_or_new(),
         metadata={"class": record.kind, "status": record.status, "state": record.state},
     )
-    given = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
+    value = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
     parts = {
-        name: validation.require_mapping(given.get(name, {}), f"{name} of the agent, as a hook left it")
+        name: validation.require_mapping(value.get(name, {}), f"{name} of the agent, as a hook left it")
         for name in _HOOK_CHANNELS
     }
     packed = pack_state(codec, state | parts)

@@ -38,8 +38,6 @@ _TYPES: Mapping[str, type] = {
 }
 """The channels that every agent has, and their types."""
 
-CHANNELS = tuple(_TYPES)
-
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:

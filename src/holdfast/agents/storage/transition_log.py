@@ -183,9 +183,9 @@ class TransitionKey(NamedTuple):
 class TransitionCounts:
     """How often an agent took each transition, failed to take it, and entered each state."""
 
-    taken: Counter[TransitionKey]
-    failed: Counter[TransitionKey]
-    entered: Counter[str]
+    successes: Counter[TransitionKey]
+    failures: Counter[TransitionKey]
+    entries: Counter[str]
 
 
 def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
@@ -194,23 +194,10 @@ def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     for each in changes:
         key = TransitionKey(each.source, each.trigger, each.target)
         if each.ok:
-            total.taken[key] += 1
-            total.entered[each.target] += 1
+            total.successes[key] += 1
+            total.entries[each.target] += 1
         else:
-            total.failed[key] += 1
-    return total
-
-
-async def read_transition_counts(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
-    """Count all transitions of an agent, a page at a time."""
-    await line.allow("read")
-    total, pages = count_transitions(()), EventPages(line, oldest_first=True)
-    while rows := await pages.next():
-        more = count_transitions(read_row(line, row) for row in rows if row.columns[1] == kind)
-
-        total.taken.update(more.taken)
-        total.failed.update(more.failed)
-        total.entered.update(more.entered)
+            total.failures[key] += 1
     return total
 
 

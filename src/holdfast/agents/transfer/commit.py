@@ -78,17 +78,17 @@ def _apply(
     messages: Sequence[bytes],
 ) -> None:
     now, tokens = giver.now(), offer.tokens
-    about = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
+    details = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
     with giver.lock:
         data = giver.data
         context = {**data.context, **extra_context}
         data.context, data.pending = {}, None
-        data.metadata = {**data.metadata, "transferred": {"to": offer.target, **about}}
+        data.metadata = {**data.metadata, "transferred": {"to": offer.target, **details}}
     with receiver.lock:
         data = receiver.data
         data.context = {**data.context, **context}
-        data.metadata = {**data.metadata, "received": {"from": offer.source, **about}}
-        data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", about)
+        data.metadata = {**data.metadata, "received": {"from": offer.source, **details}}
+        data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", details)
         data.conversation.receive(messages, tokens, receiver.messages)
 
 

@@ -8,11 +8,11 @@ next start of the giver; one that is interrupted after it is acknowledged at the
 
 from __future__ import annotations
 
-import time as clocks
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any, Literal
 
 from holdfast.agents.definition.state_machine import invoke
@@ -100,7 +100,7 @@ class TransferRun:
     accept: bool
     recovers: PendingChange | None = None
     """The half-done transfer that this run resolves, if it does."""
-    started: int = field(default_factory=clocks.perf_counter_ns)
+    started: int = field(default_factory=perf_counter_ns)
 
     async def start(self, to: AgentPersister | str) -> Transfer:
         """Run the transfer from the beginning."""
@@ -117,8 +117,8 @@ class TransferRun:
         except _Refusal as refusal:
             raise self._refusal_error(giver, "does not offer it", refusal) from refusal.__cause__
         hooks = await giver.call_hooks("agent.transfer", target=target, transfer=self.id)
-        about = {"context": dict(self.extra_context), "reason": self.reason}
-        pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=about)
+        details = {"context": dict(self.extra_context), "reason": self.reason}
+        pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=details)
         events = [self.event(giver, offer, "begun"), *hooks.events]
         await giver.commit("transfer.begin", events, position=giver.data.position._replace(pending=pending))
         result = await self.complete(offer, to, receiver)
@@ -246,7 +246,7 @@ class TransferRun:
 
     def event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
         """Build the event that records a phase."""
-        return transfer_event(persister, offer, phase, error, clocks.perf_counter_ns() - self.started)
+        return transfer_event(persister, offer, phase, error, perf_counter_ns() - self.started)
 
 
 class _Refusal(Exception):

@@ -111,8 +111,8 @@ def _draw(session: CliContext, there: Store | IdentityView, id: str, form: str) 
     drawn = getattr(diagram, form)(None, taken, current=record.state)
     if session.json:
         ways = [
-            {**way._asdict(), "taken": taken.taken[way], "failed": taken.failed[way]}
-            for way in dict.fromkeys((*taken.taken, *taken.failed))
+            {**way._asdict(), "taken": taken.successes[way], "failed": taken.failures[way]}
+            for way in dict.fromkeys((*taken.successes, *taken.failures))
         ]
         session.emit({"agent": id, "state": record.state, "ways": ways, "form": form, "picture": drawn})
         return
