@@ -445,7 +445,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     agent = filled(store, "a")["a"]
     line, point = agent.persister.line, agent.persister.point
     delta = Delta({channel: Set(store._engine.context.codec.pack(value))})
-    run(line.save(line.request("save", delta, point, {}, [], UNCONDITIONAL)))
+    run(line.save(line.build_request("save", delta, point, {}, [], UNCONDITIONAL)))
     with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
@@ -455,7 +455,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     store = opened(MemoryBackend())
     agent = filled(store, "a")["a"]
     line, point = agent.persister.line, agent.persister.point
-    run(line.save(line.request("save", Delta(removed=["context"]), point, {}, [], UNCONDITIONAL)))
+    run(line.save(line.build_request("save", Delta(removed=["context"]), point, {}, [], UNCONDITIONAL)))
     with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 

@@ -237,7 +237,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
         opened(store._handle.engine.context.backend).agents.delete("a")
         raise NotFoundError("the checkpoint is not there any more")
 
-    agent.persister.line.channels = channels  # type: ignore[method-assign]
+    agent.persister.line.read_channels = channels  # type: ignore[method-assign]
     with pytest.raises(NotFoundError, match="no such agent"):
         agent.reload()
 

@@ -190,7 +190,7 @@ def test_a_summary_is_a_step_and_history_keeps_what_it_replaced(store: holdfast.
     assert list(store.agents.restore("s").conversation) == expected
     assert again.conversation.tokens == sum(map(estimate, expected))
     line = again.persister.line
-    old = run(line.messages(run(line.point(before))))
+    old = run(line.read_messages(run(line.require_step(before))))
     assert len(old) == 21
     assert again.conversation.summarize("nothing", keep_last=3) == 0
     assert again.version == before + 1
@@ -352,10 +352,10 @@ def test_what_was_saved_of_messages_that_are_others_by_now_does_not_count() -> N
     messages, changes = MessageBuffer(), []
     messages.on_change = lambda: changes.append(len(messages))
     messages.extend([1, 2])
-    said = messages.unsaved()
+    said = messages.unsaved_messages()
     messages.replace([3])
     messages.mark_saved(said)
-    assert messages.unsaved()[:3] == (0, [3], True)
+    assert messages.unsaved_messages()[:3] == (0, [3], True)
     assert changes == [2, 1]
 
 

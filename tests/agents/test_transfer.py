@@ -398,7 +398,7 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
 
 
 def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.transfer.offer._PAGE", 2)
+    monkeypatch.setattr("holdfast.agents.storage.transition_log._PAGE", 2)
     giver, receiver = pair(store)
     done = [giver.transfer(receiver)]
     for _ in range(5):

@@ -140,7 +140,7 @@ def _stored(act: Any) -> Any:
     """The same, which takes the victim's messages for its own."""
     agent = _agent(act)
     agent.persister.point = act._handle.engine.lines.cached_tip(agent.persister.line.line).point
-    agent.persister.data.conversation.reset(1, 1, agent.persister.messages)
+    agent.persister.data.conversation.reset(1, 1, agent.persister.read_messages)
     return agent
 
 

@@ -54,7 +54,7 @@ def messages(agent: Any) -> list[Any]:
     line = agent.persister.line
 
     async def read() -> list[Any]:
-        return list(await line.messages(await line.point()))
+        return list(await line.read_messages(await line.require_step()))
 
     return run(read())
 

@@ -92,9 +92,9 @@ async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any],
 
 async def _read_record(line: AgentLine, policies: Mapping[str, Any]) -> tuple[AgentRecord, Spec]:
     """Read the record that an agent is created from, and find its class."""
-    newest = await line.point()
+    newest = await line.require_step()
     try:
-        record = await line.record(newest)
+        record = await line.read_record(newest)
     except CorruptError as error:
         record = (await find_readable(line, newest, error)).record
         if registry.get(record.kind).options.with_policies(policies).on_corrupt != "last-good":
@@ -107,7 +107,7 @@ async def restore_persister(handle: StoreHandle, id: str, *, allow_placeholder: 
     placeholder is allowed."""
     line = AgentLine(handle, id)
     await line.allow("read")
-    kind = (await line.record(await line.point())).kind
+    kind = (await line.read_record(await line.require_step())).kind
     if allow_placeholder and kind not in registry:
         return await load_placeholder(line)
     factory = registry.get(kind).factory

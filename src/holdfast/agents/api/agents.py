@@ -74,7 +74,7 @@ class AgentsOperations:
         earlier = creations.pop(request, None)
         if earlier is not None and await self._save_new(earlier, request):
             return earlier
-        if await line.newest() is not None:
+        if await line.latest_step() is not None:
             raise json_document.agent_exists_error(line)
         agent = attach_object(spec.create(configuration, line.where), self, id, spec, dict(configuration), {})
         try:
@@ -88,7 +88,7 @@ class AgentsOperations:
         persister = agent.persister
         try:
             if persister.uncertain_attempt is None:
-                await persister.commit("create", [persister.event("agent", "create")], hook="agent.create")
+                await persister.commit("create", [persister.build_event("agent", "create")], hook="agent.create")
                 return True
             async with persister.save_lock.acquire():
                 return await persister.resolve_uncertain()
@@ -133,7 +133,7 @@ class AgentsOperations:
         """Return the record of an agent: the newest, that of a version, or that of a time; `at` may also be the id of a
         step. Raises `NotFoundError`."""
         line = await self._readable_line(id)
-        record = await line.record(await self._point(line, version, at))
+        record = await line.read_record(await self._point(line, version, at))
         await self._handle.guard.saw(line.scope, ())
         return record
 
@@ -141,7 +141,7 @@ class AgentsOperations:
     async def exists(self, id: str) -> bool:
         """Return whether there is an agent with this id."""
         line = await self._readable_line(id)
-        return await line.newest() is not None
+        return await line.latest_step() is not None
 
     @sync_and_async
     async def messages(
@@ -149,7 +149,7 @@ class AgentsOperations:
     ) -> list[Any]:
         """Return saved messages of an agent as `list[start:stop]` does; the newest, or those of a version."""
         line = await self._readable_line(id)
-        messages = await line.messages(await line.point(version), start, stop)
+        messages = await line.read_messages(await line.require_step(version), start, stop)
         await self._handle.guard.saw(line.scope, ())
         return messages
 
@@ -157,7 +157,7 @@ class AgentsOperations:
     async def history(self, id: str, *, before: str | None = None, limit: int = 100) -> list[AgentStep]:
         """Return the steps of an agent, the newest first; `before` is the id of a step."""
         line = await self._readable_line(id)
-        newest = await line.point()
+        newest = await line.require_step()
         count = validation.require_count(limit, "limit")
         return await listing.list_steps(line, newest, validation.optional_name(before, "id"), count)
 
@@ -176,7 +176,7 @@ class AgentsOperations:
     async def export(self, id: str, *, version: int | None = None) -> dict[str, Any]:
         """Return an agent as one JSON document that people can read, with its messages: the newest, or a version."""
         line = await self._readable_line(id)
-        document = await json_document.export_document(line, await line.point(version))
+        document = await json_document.export_document(line, await line.require_step(version))
         await self._handle.guard.saw(line.scope, ())
         return document
 
@@ -194,7 +194,7 @@ class AgentsOperations:
         line, handle = AgentLine(self._handle, id), self._handle
         with trace_context.correlation():
             permit = await line.allow("write")
-            newest = await line.point()
+            newest = await line.require_step()
             summary = listing.read_summary(newest)
             hooks = await calling(
                 handle.engine,
@@ -247,7 +247,7 @@ class AgentsOperations:
         """Roll an agent back to a version, to a checkpoint by its id, or to when it was last in a state by its name. A
         new step is saved; nothing is rewritten."""
         line = AgentLine(self._handle, id)
-        return await line.record(await roll_back(line, to))
+        return await line.read_record(await roll_back(line, to))
 
     @sync_and_async
     async def resolve(self, id: str, how: Literal["back", "forward"]) -> Recovery:
@@ -277,7 +277,7 @@ class AgentsOperations:
     async def transfers(self, id: str, *, limit: int = 100) -> list[Transfer]:
         """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
         line = await self._readable_line(id)
-        if await line.newest() is None:
+        if await line.latest_step() is None:
             raise line.not_found_error()
         return await read_transfers(line, limit)
 
@@ -294,10 +294,10 @@ class AgentsOperations:
     async def _point(self, line: AgentLine, version: int | None, at: str | datetime | None) -> StepRef:
         if version is not None and at is not None:
             raise InvalidError("an agent is loaded as a version or as of a time, not both", where=line.where)
-        return await line.point(version) if at is None else await line.at(at)
+        return await line.require_step(version) if at is None else await line.resolve_step(at)
 
     async def _find_step(self, line: AgentLine, name: int | str | None) -> StepRef:
-        return await line.at(name) if isinstance(name, str) else await line.point(name)
+        return await line.resolve_step(name) if isinstance(name, str) else await line.require_step(name)
 
     # Last, since its name hides the built-in type.
 

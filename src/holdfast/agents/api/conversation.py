@@ -100,7 +100,7 @@ class ConversationOperations:
         if persister is not None:
             detail = {"replaced": end - first, "kept": keep}
             try:
-                await persister.commit("conversation.summary", [persister.event("agent", "summarize", detail)])
+                await persister.commit("conversation.summary", [persister.build_event("agent", "summarize", detail)])
             except HoldfastError:
                 if persister.tracker is not None:
                     persister.tracker.add_changes(1)  # it is still to be saved

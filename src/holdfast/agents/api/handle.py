@@ -218,7 +218,7 @@ class AgentOperations:
     async def _enter_context(self) -> None:
         line = self.persister.line
         await line.allow("read")
-        newest = await line.newest()
+        newest = await line.latest_step()
         is_paused = newest is not None and read_summary(newest).get("status") == "paused"
         await (resume if is_paused else start)(self.persister, self._restore_other)
 
@@ -278,7 +278,7 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         self._persister = AgentPersister(line, agent, spec, data, settings)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         self._restore_other = restore
-        hook = self.persister.method("on_attach")
+        hook = self.persister.find_method("on_attach")
         if hook is not None and hook(self) is not None:
             raise InvalidError("on_attach is a plain function that returns nothing", where=self.persister.where)
 

@@ -69,7 +69,7 @@ class Spec:
         """How a change that was left incomplete is resolved, unless an agent has another option."""
         return self.options.on_incomplete
 
-    def method(self, agent: object, name: str) -> Callable[..., Any] | None:
+    def find_method(self, agent: object, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent, or the builder's function in place of it; None if there is neither."""
         if name in self.functions:
             return partial(self.functions[name], agent)
@@ -82,7 +82,7 @@ class Spec:
 
     def persist(self, agent: object) -> dict[str, Any]:
         """Return the fields of an agent."""
-        persist = self.method(agent, "persist")
+        persist = self.find_method(agent, "persist")
         if persist is None:
             return {name: getattr(agent, name) for name in self.fields if hasattr(agent, name)}
         fields = persist()
@@ -92,7 +92,7 @@ class Spec:
 
     def restore(self, agent: object, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Give an agent its fields. Returns the ones that the agent neither declares nor persists any more."""
-        restore = self.method(agent, "restore")
+        restore = self.find_method(agent, "restore")
         if restore is None:
             set_fields(agent, self.fields, fields)
         else:

@@ -27,8 +27,8 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
     if how not in ("back", "forward"):
         raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
     permit = await line.allow("write")
-    point = await line.point()
-    record = await line.record(point)
+    point = await line.require_step()
+    record = await line.read_record(point)
     pending = record.pending
     if pending is None:
         raise NotFoundError("nothing is half-done", where=line.where, hint="There is nothing to resolve")
@@ -45,7 +45,7 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
         begin_step = point if how == "forward" else await find_step(line, point, f"{pending.kind}.begin")
         if begin_step.id == point.id:
             summary, delta = summarize_record(line, record, position), _position_delta(line, position)
-            await line.save(line.request("recovery", delta, point, summary, events, permit))
+            await line.save(line.build_request("recovery", delta, point, summary, events, permit))
         else:
             await append_old_state(line, begin_step, point, position, "recovery", events, permit)
     return recovery

@@ -47,14 +47,14 @@ async def roll_back(
     restored, and has its status.
     """
     permit = await line.allow("write")
-    newest = newest or await line.point()
+    newest = newest or await line.require_step()
     now: AgentRecord | None = None
     with suppress(CorruptError):
         now = await read_completely(line, newest)
     if now is not None and now.pending is not None:
         raise incomplete_error(now.pending, line.where, "Have it resolved first")
     point, state = await _find_target(line, to)
-    old = await line.record(point)
+    old = await line.read_record(point)
     state = state or old.state
     if check_valid is not None:
         check_valid(state, old.fields)
@@ -80,13 +80,13 @@ async def append_old_state(
 ) -> StepRef:
     """Append a step with the channels of an older one, except for the position of the agent. It follows the newest; or
     the older one, if the newest is to be skipped."""
-    record = await line.record(old)
+    record = await line.read_record(old)
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
     values |= pack_state(line.handle.codec, {"status": position.status, "state": position.state})
     parent, skipped, id = (old, newest, new_id(line.handle.now(), newest.id)) if skip_newest else (newest, None, "")
     summary = summarize_record(line, record, position)
-    request = line.request(kind, Delta(), parent, summary, events, permit, id, skipped)
+    request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)
     (point,) = await line.save(replace(request, state=values))
     return point
 
@@ -113,7 +113,7 @@ async def find_step(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
 async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     """Return the step to restore, and the state, if `to` is the name of one."""
     if isinstance(to, int):
-        return await line.point(to), ""
+        return await line.require_step(to), ""
     lines = line.handle.engine.lines
     row = await lines.find_id(line.line, to, None)
     if row is not None:

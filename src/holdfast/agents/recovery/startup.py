@@ -123,10 +123,10 @@ async def _resolve_pending(
     if policy == "forward":
         return await _roll_forward(persister, pending)
     recovery = _build_recovery(persister, pending, "back")
-    change = lifecycle.event(pending, perf_counter_ns(), UNDONE_ERROR)
+    change = lifecycle.build_event(pending, perf_counter_ns(), UNDONE_ERROR)
     events = [change, recovery_event(persister.line, recovery)]
     position = position_before(persister.data.position, pending, live=lifecycle.owns_status)
-    newest = await persister.line.point()
+    newest = await persister.line.require_step()
     begin_step = await find_step(persister.line, newest, f"{pending.kind}.begin")
     if begin_step.id == newest.id:
         await persister.commit("recovery", events, position=position)

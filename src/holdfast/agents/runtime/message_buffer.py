@@ -163,7 +163,7 @@ class MessageBuffer:
 
     # For the persister ----------------------------------------------------------------------------------------
 
-    def unsaved(self) -> UnsavedMessages:
+    def unsaved_messages(self) -> UnsavedMessages:
         """Return the messages to save."""
         with self._lock:
             base = 0 if self._rewritten else self._saved
@@ -207,7 +207,7 @@ class MessageBuffer:
     def begin_handover(self) -> UnsavedMessages:
         """Have the next step hand the messages over to another agent, and return the unsaved ones. Messages that are
         added from now on stay here; until `cancel_handover` the messages cannot be rewritten."""
-        messages = self.unsaved()
+        messages = self.unsaved_messages()
         with self._lock:
             self._handover = MessageHandover(messages.length, messages.tokens, None, 0, self._epoch)
         return messages

@@ -85,7 +85,7 @@ class AgentPersister:
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
         data.conversation.check = line.handle.codec.pack_items
-        count = self.method("count_tokens")
+        count = self.find_method("count_tokens")
         if count is not None:
             data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
@@ -119,9 +119,9 @@ class AgentPersister:
         if self.tracker is not None:
             self.tracker.renew_locks()
 
-    def method(self, name: str) -> Callable[..., Any] | None:
+    def find_method(self, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent's author, such as `on_start`; None if there is none."""
-        return self.spec.method(self.agent, name)
+        return self.spec.find_method(self.agent, name)
 
     @property
     def version(self) -> int:
@@ -135,7 +135,7 @@ class AgentPersister:
         `validate` refuses it."""
         with self.lock:
             mark = 0 if self.tracker is None else self.tracker.start_capture()
-            messages = self.data.conversation.unsaved()
+            messages = self.data.conversation.unsaved_messages()
             packed = self._pack_channels(messages)
             added = [*self._pack_messages(messages), *messages.received]
             position = self.data.position
@@ -186,7 +186,7 @@ class AgentPersister:
 
     def check_valid(self, state: str, fields: Mapping[str, Any]) -> None:
         """Raise `InvalidError` if the agent or its machine refuses a state and these fields."""
-        validate = self.method("validate")
+        validate = self.find_method("validate")
         try:
             result = None if validate is None else validate(fields)
             if self.spec.machine is not None:
@@ -211,7 +211,7 @@ class AgentPersister:
 
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef:
         """Save the agent. In the background, raises `AgentBusy` if it is in the middle of something."""
-        event = self.event("agent", "autosave" if background else "save")
+        event = self.build_event("agent", "autosave" if background else "save")
         return await self.commit(kind, [event], hook="agent.save", if_changed=if_changed, background=background)
 
     async def commit(
@@ -259,7 +259,7 @@ class AgentPersister:
                     self.tracker.mark_saved(captured.mark)
                 return self.point
             try:
-                (point,) = await self.send(self.attempt(kind, captured, events, permit))
+                (point,) = await self.send(self.build_attempt(kind, captured, events, permit))
             except ConflictError as conflict:
                 if not moves and await self.resolve_uncertain():
                     continue  # the conflict was with the agent's own step, which arrived only now
@@ -273,7 +273,7 @@ class AgentPersister:
             f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
         )
 
-    def attempt(
+    def build_attempt(
         self,
         kind: str,
         captured: CapturedState,
@@ -287,7 +287,7 @@ class AgentPersister:
         summary = line.summarize(self.spec.name, captured.position, length, metadata)
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
-        request = line.request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
+        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
         return Attempt(request, captured, events)
 
     async def send(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
@@ -335,7 +335,7 @@ class AgentPersister:
     async def _resolve_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
         """Resolve a step that was to be saved together with another agent's. It is not sent again: if it is not there,
         the next save takes its place, or conflicts with it if it arrives after all."""
-        newest = await self.line.newest()
+        newest = await self.line.latest_step()
         if newest is None or newest.id != attempt.request.id:
             return False
         self.uncertain_attempt = None
@@ -347,17 +347,17 @@ class AgentPersister:
     async def _resolve(self, conflict: ConflictError) -> None:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
         how, base, line = self.options.on_conflict, self.point, self.line
-        newest = await line.newest()
+        newest = await line.latest_step()
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")
-        theirs = await line.channels(newest)
-        record = await line.record(newest, theirs)
+        theirs = await line.read_channels(newest)
+        record = await line.read_record(newest, theirs)
         self._check_class(record)
         if not await line.is_ancestor(base, newest):
             raise conflict  # the agent was deleted and created again: the sides have no common base
         with self.lock:
-            messages = self.data.conversation.unsaved()
+            messages = self.data.conversation.unsaved_messages()
             sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
             if messages.is_rewrite and how != "overwrite" and record.messages != messages.base_count:
                 raise conflict
@@ -370,7 +370,7 @@ class AgentPersister:
             # Last: an agent that could not apply the state must not continue from there.
             self.point, self._saved_channels = newest, theirs
             if not messages.is_rewrite:  # messages of both sides are retained in any case
-                self.data.conversation.rebase(record.messages, record.tokens, self.messages)
+                self.data.conversation.rebase(record.messages, record.tokens, self.read_messages)
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         """Take over the values of channels. The caller has the lock. The author's own code comes first: if it raises,
@@ -426,15 +426,15 @@ class AgentPersister:
         """Load the state of a step. If that fails, the agent is as it was, except for what its own `restore` did."""
         line = self.line
         await line.allow("read")
-        values = await line.channels(point)
-        record = await line.record(point, values)
+        values = await line.read_channels(point)
+        record = await line.read_record(point, values)
         self._check_class(record)
         fields = self.spec.upgrade_fields(record.fields, record.schema, self.where)
         self.check_valid(record.state, fields)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:
             self._apply(state)
-            self.data.conversation.reset(record.messages, record.tokens, self.messages)
+            self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
             self.point, self._saved_channels, self.uncertain_attempt = point, values, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
@@ -450,12 +450,12 @@ class AgentPersister:
                 hint="Use another id; if the class was renamed, declare it under the name that it had",
             )
 
-    async def messages(self, start: int, stop: int) -> list[Any]:
+    async def read_messages(self, start: int, stop: int) -> list[Any]:
         """Read a range of the saved messages."""
         if self.point is None:
             return []
         await self.line.allow("read")
-        messages = await self.line.messages(self.point, start, stop)
+        messages = await self.line.read_messages(self.point, start, stop)
         await self.line.handle.guard.saw(self.line.scope, ())
         return messages
 
@@ -465,7 +465,7 @@ class AgentPersister:
         if tracker is not None and tracker.settings.write_through and tracker.unsaved and not self.open_blocks:
             await self.save(if_changed=True)
 
-    def event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
+    def build_event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
         """Build an event that records something done with the agent."""
         packed = b"" if detail is None else self.line.handle.codec.pack(detail)
         return Event(kind, self.line.handle.guard.actor, action, self.line.id, detail=packed)
@@ -515,8 +515,8 @@ class Placeholder:
 
 async def load_placeholder(line: AgentLine) -> AgentPersister:
     """Load an agent without the application's code."""
-    point = await line.point()
-    record = await line.record(point)
+    point = await line.require_step()
+    record = await line.read_record(point)
     persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
     await persister.load(point)
     return persister

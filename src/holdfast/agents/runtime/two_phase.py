@@ -80,7 +80,7 @@ class PhasedAgent(TrackedAgent, Protocol):
 
     @property
     def where(self) -> str: ...
-    def method(self, name: str) -> Callable[..., Any] | None: ...
+    def find_method(self, name: str) -> Callable[..., Any] | None: ...
     def check_valid(self, state: str, fields: Any) -> None: ...
     def now(self) -> datetime: ...
     async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
@@ -202,12 +202,12 @@ class Lifecycle:
             with trace_context.correlation() as correlation:
                 pending = self._pending_change("lifecycle", "fail", data.status, "failed", correlation)
                 hooks = await self._call_hooks(pending, "agent.fail")
-                event = self.event(pending, perf_counter_ns(), text)._replace(outcome="ok")
+                event = self.build_event(pending, perf_counter_ns(), text)._replace(outcome="ok")
                 position = data.position._replace(status="failed")
                 point = await self.persister.commit("lifecycle", [event, *hooks.events], position=position)
                 hooks.done(self.persister.version, point.id)
                 self.owns_status = True
-                on_fail = self.persister.method("on_fail")
+                on_fail = self.persister.find_method("on_fail")
                 if on_fail is not None:
                     await invoke(on_fail, error)
 
@@ -223,7 +223,7 @@ class Lifecycle:
     def plan_status_change(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
         """Plan the change that a transition of the lifecycle makes."""
         before = self.persister.data.position._replace(pending=None)
-        method = self.persister.method(str(transition.action))
+        method = self.persister.find_method(str(transition.action))
         return TwoPhaseChange(
             pending,
             self._action([] if method is None else [method]),
@@ -240,7 +240,7 @@ class Lifecycle:
     async def report_recovery(self, recovery: Recovery) -> None:
         """Add a recovery to the list, and pass it to the agent's own handler."""
         self.recoveries.append(recovery)
-        handler = self.persister.method("handle_recovery")
+        handler = self.persister.find_method("handle_recovery")
         if handler is not None:
             await invoke(handler, recovery)
 
@@ -270,7 +270,7 @@ class Lifecycle:
             await change.action()
             self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
-            event = self.event(change.pending, started, _error_text(error))
+            event = self.build_event(change.pending, started, _error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
 
@@ -279,11 +279,11 @@ class Lifecycle:
         change = result.change
         if change.action is not None:
             self.unsaved_result = result
-        event = self.event(change.pending, result.started, begin_step=result.begin_step)
+        event = self.build_event(change.pending, result.started, begin_step=result.begin_step)
         await self.persister.commit(change.pending.kind, [event, *events], position=change.after)
         self.unsaved_result = None
 
-    def event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
+    def build_event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
         """Build the event that records a change."""
         detail = ({"error": error} if error else {}) | ({"begun": begin_step} if begin_step else {})
         return change_event(self.persister.line, pending, detail, perf_counter_ns() - started)

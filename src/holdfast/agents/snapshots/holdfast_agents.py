@@ -47,8 +47,8 @@ class StoredAgent(NamedTuple):
 async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
     """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`."""
     await line.allow("read")
-    point = await line.point(version)
-    record = await line.record(point)
+    point = await line.require_step(version)
+    record = await line.read_record(point)
     if record.pending is not None:
         raise SnapshotInvalidError(
             f"the agent is in the middle of something: {record.pending.trigger}",

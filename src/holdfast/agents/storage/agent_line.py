@@ -60,7 +60,7 @@ class Delta:
     def __bool__(self) -> bool:
         return bool(self.put or self.removed or self.added or self.messages is not None)
 
-    def edit(self) -> EditMap:
+    def to_operation(self) -> EditMap:
         """Return the operation on the state of the line."""
         put = dict(self.put)
         if self.messages is not None:
@@ -88,14 +88,14 @@ class AgentLine:
 
     # Reads ----------------------------------------------------------------------------------------------------
 
-    async def newest(self) -> StepRef | None:
+    async def latest_step(self) -> StepRef | None:
         """Return the last step; None if the agent was never saved."""
         tip = await self.handle.engine.lines.revalidate_tip(self.line)
         return None if tip is None else tip.point
 
-    async def point(self, version: int | None = None) -> StepRef:
+    async def require_step(self, version: int | None = None) -> StepRef:
         """Return the last step, or that of a version. Raises `NotFoundError`."""
-        newest = await self.newest()
+        newest = await self.latest_step()
         if newest is None:
             raise self.not_found_error()
         if version is None:
@@ -124,9 +124,9 @@ class AgentLine:
         (rows,) = await engine.context.backend.read([Get(STEPS, [(*self.line, *position)])])
         return bool(rows) and StepRef.of(rows[0]).hash == old.hash
 
-    async def at(self, at: str | datetime) -> StepRef:
+    async def resolve_step(self, at: str | datetime) -> StepRef:
         """Return the last step at a time, or the step of a revision, such as its id. Raises `NotFoundError`."""
-        await self.point()
+        await self.require_step()
         text = at if isinstance(at, str) else f"HEAD@{{{validation.require_datetime(at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
@@ -136,21 +136,21 @@ class AgentLine:
     def _missing_step_error(self, what: str) -> NotFoundError:
         return NotFoundError(what, where=self.where, hint=f"See store.agents.history({self.id!r}) for its steps")
 
-    async def channels(self, point: StepRef) -> dict[bytes, Packed]:
+    async def read_channels(self, point: StepRef) -> dict[bytes, Packed]:
         """Return the packed channels of a step, except the conversation."""
         state = self.handle.engine.state_reader(self.line, point)
         return {pack_name(name): await state.packed((name,)) for name in await state.names() if name != CONVERSATION}
 
-    async def record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
+    async def read_record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
         """Return the record of a step, built from its channels if the caller has them. Raises `CorruptError` if it
         cannot be read."""
         engine = self.handle.engine
-        state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
+        state = unpack_state(self.handle.codec, dict(channels or await self.read_channels(point)))
         head = await engine.step_info.head(self.line, point)
         notes: Mapping[str, Any] = self.handle.codec.unpack(head.header.metadata)
         return build_record(self.id, state, point.depth + 1, to_datetime(point.time), point.id, notes)
 
-    async def messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
+    async def read_messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return messages of the conversation at a step."""
         state = self.handle.engine.state_reader(self.line, point)
         if CONVERSATION not in await state.names():
@@ -172,7 +172,7 @@ class AgentLine:
             return summary | {LARGE: True}
         return summary | {"metadata": unpack(self.handle.codec, metadata)}
 
-    def request(
+    def build_request(
         self,
         kind: str,
         delta: Delta,
@@ -190,7 +190,7 @@ class AgentLine:
         metadata = {**summary, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
         metadata |= {"cause": trace.cause} if trace.cause else {}
         metadata |= {DIGEST: digest(event_rows)} if event_rows else {}
-        edit = delta.edit()
+        edit = delta.to_operation()
 
         async def get_edit(parent: StepRef | None, state: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit

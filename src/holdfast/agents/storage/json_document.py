@@ -24,9 +24,9 @@ FORMAT = 1
 async def export_document(line: AgentLine, point: StepRef) -> dict[str, Any]:
     """Export an agent at a step. Values are in the form of `Codec.to_json`: JSON, with marks for types that JSON does
     not have."""
-    record = await line.record(point)
-    state = unpack_state(line.handle.codec, await line.channels(point))
-    state[CONVERSATION] = await line.messages(point)
+    record = await line.read_record(point)
+    state = unpack_state(line.handle.codec, await line.read_channels(point))
+    state[CONVERSATION] = await line.read_messages(point)
     # In a thread: a long conversation takes seconds.
     tree: BlockingCall[dict[str, Any]] = BlockingCall(
         lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()}
@@ -60,7 +60,7 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
     position = AgentPosition(record.status, record.state, record.pending)
     permit = await line.allow("write")
-    if await line.newest() is not None:
+    if await line.latest_step() is not None:
         raise agent_exists_error(line)
     hooks = await calling(
         line.handle.engine,
@@ -84,13 +84,13 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     )
     summary = line.summarize(record.kind, position, len(messages), packed[pack_name("metadata")])
     events = [Event("agent", line.handle.guard.actor, "import", line.id), *hooks.events]
-    request = line.request("import", delta, None, summary, events, permit, new_id(line.handle.now()))
+    request = line.build_request("import", delta, None, summary, events, permit, new_id(line.handle.now()))
     try:
         (point,) = await line.save(request)
     except ConflictError as error:
         raise agent_exists_error(line) from error
     hooks.done(1, point.id)
-    return await line.record(point)
+    return await line.read_record(point)
 
 
 _HOOK_CHANNELS = ("configuration", "fields", "context", "tools", "workflow", "metadata")

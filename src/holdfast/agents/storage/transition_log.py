@@ -76,7 +76,7 @@ async def read_transitions(
     if type(limit) is not int or limit < 1:
         raise InvalidError(f"the limit is an integer of at least 1, not {limit!r}")
     await line.allow("read")
-    if before is None and after is None and await line.newest() is None:
+    if before is None and after is None and await line.latest_step() is None:
         raise line.not_found_error()
     records: list[TransitionRecord] = []
     pages = EventPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
@@ -97,13 +97,13 @@ class EventPages:
         after: str | None = None,
         *,
         oldest_first: bool = False,
-        size: int = _PAGE,
+        size: int | None = None,
     ) -> None:
         self._line = line
         self._start: tuple[Any, ...] = () if after is None else _next_key(parse_cursor(after))
         self._stop: tuple[Any, ...] = () if before is None else parse_cursor(before)
         self._oldest_first = oldest_first
-        self._size = size
+        self._size = size or _PAGE
         self._more = True
 
     async def next(self) -> list[Row]:

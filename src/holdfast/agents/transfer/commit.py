@@ -89,14 +89,14 @@ def _apply(
         data.context = {**data.context, **context}
         data.metadata = {**data.metadata, "received": {"from": offer.source, **details}}
         data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", details)
-        data.conversation.receive(messages, tokens, receiver.messages)
+        data.conversation.receive(messages, tokens, receiver.read_messages)
 
 
 async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, other: Attempt) -> None:
     try:
         points = await giver.send(mine, other)
     except (OutcomeUnknownError, ConflictError):  # a lower layer may have retried, and conflicted with its own commit
-        newest = [await persister.line.newest() for persister in (giver, receiver)]
+        newest = [await persister.line.latest_step() for persister in (giver, receiver)]
         points = [point for point in newest if point is not None]
         if [point.id for point in points] != [mine.request.id, other.request.id]:
             raise
@@ -105,7 +105,7 @@ async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, 
 
 
 async def _build_attempt(persister: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
-    return persister.attempt(kind, persister.capture(), events, await persister.line.allow("write"))
+    return persister.build_attempt(kind, persister.capture(), events, await persister.line.allow("write"))
 
 
 @asynccontextmanager

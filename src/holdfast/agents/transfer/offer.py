@@ -86,8 +86,9 @@ def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, h
         "ran": ran,
         "from": pending.source,
         "to": pending.target,
+        "correlation": pending.correlation,
     }
-    return persister.event("recovery", TRANSFER, {**detail, "correlation": pending.correlation})._replace(outcome=how)
+    return persister.build_event("recovery", TRANSFER, detail)._replace(outcome=how)
 
 
 async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:

@@ -111,7 +111,7 @@ class TransferRun:
         await giver.line.allow("write")
         await (AgentLine(giver.line.handle, to) if isinstance(to, str) else to.line).allow("write")
         receiver = await self._load_receiver(to)
-        offer = await self.offer(target)
+        offer = await self.build_offer(target)
         try:
             await self._ask(giver, "offers", offer)
         except _Refusal as refusal:
@@ -119,7 +119,7 @@ class TransferRun:
         hooks = await giver.call_hooks("agent.transfer", target=target, transfer=self.id)
         details = {"context": dict(self.extra_context), "reason": self.reason}
         pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=details)
-        events = [self.event(giver, offer, "begun"), *hooks.events]
+        events = [self.build_event(giver, offer, "begun"), *hooks.events]
         await giver.commit("transfer.begin", events, position=giver.data.position._replace(pending=pending))
         result = await self.complete(offer, to, receiver)
         hooks.done(giver.version, "" if giver.point is None else giver.point.id)
@@ -165,10 +165,10 @@ class TransferRun:
 
     async def _is_giver_current(self) -> bool:
         """Whether the giver is as it was, so that it was the receiver that another process saved."""
-        newest = await self.giver.line.newest()
+        newest = await self.giver.line.latest_step()
         return newest is not None and self.giver.point is not None and newest.id == self.giver.point.id
 
-    async def offer(self, target: str) -> Offer:
+    async def build_offer(self, target: str) -> Offer:
         """Build the offer from the current state of the giver."""
         giver, conversation = self.giver, self.giver.data.conversation
         context = {**giver.data.context, **self.extra_context}
@@ -178,7 +178,7 @@ class TransferRun:
 
     async def _ask(self, persister: AgentPersister, hook: str, offer: Offer) -> None:
         """Ask an agent about the offer, if it has the hook. Raises `_Refusal`."""
-        method = persister.method(hook)
+        method = persister.find_method(hook)
         if method is None:
             return
         try:
@@ -231,20 +231,20 @@ class TransferRun:
     async def end(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
         """Save that the giver is as it was."""
         giver = self.giver
-        events = [self.event(giver, offer, phase, error), *self._recovery_events("back")]
+        events = [self.build_event(giver, offer, phase, error), *self._recovery_events("back")]
         await giver.commit(f"transfer.{phase}", events, position=giver.data.position._replace(pending=None))
 
     def _commit_events(self, persister: AgentPersister, offer: Offer) -> list[Event]:
         if persister is self.giver:
-            return [self.event(persister, offer, "given"), *self._recovery_events("forward")]
-        return [self.event(persister, offer, "received")]
+            return [self.build_event(persister, offer, "given"), *self._recovery_events("forward")]
+        return [self.build_event(persister, offer, "received")]
 
     def _recovery_events(self, how: Literal["back", "forward"]) -> list[Event]:
         """Build the event that records how a half-done transfer was resolved, if this run resolves one."""
         ran = how == "forward" and not isinstance(self.giver.agent, Placeholder)
         return [] if self.recovers is None else [transfer_recovery_event(self.giver, self.recovers, how, ran=ran)]
 
-    def event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
+    def build_event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
         """Build the event that records a phase."""
         return transfer_event(persister, offer, phase, error, perf_counter_ns() - self.started)
 
@@ -261,7 +261,7 @@ async def acknowledge(receiver: AgentPersister, offer: Offer, events: Sequence[E
     """Call the receiver's `on_receive`, and save that it has the messages. After an interruption it may be called
     again."""
     error: Exception | None = None
-    hook = receiver.method("on_receive")
+    hook = receiver.find_method("on_receive")
     if hook is not None:
         try:
             await invoke(hook, offer)
@@ -309,7 +309,7 @@ async def recover_transfer(
         return "forward", live
     context = dict(data.get("context", {}))
     run = TransferRun(persister, pending.correlation, context, reason, restore, accept=not live, recovers=pending)
-    offer = await run.offer(pending.target)
+    offer = await run.build_offer(pending.target)
     if how == "back":
         await run.end("undone", offer, "")
         return "back", False
