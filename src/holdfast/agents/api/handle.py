@@ -23,7 +23,7 @@ from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
-from holdfast.agents.storage.record import Status
+from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
@@ -231,7 +231,7 @@ class AgentOperations:
         try:
             await lifecycle.fail(error)
         except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
-            error.add_note(f"That {lifecycle.where} failed could not be recorded: {type(other).__name__}: {other}")
+            error.add_note(f"That {lifecycle.where} failed could not be recorded: {error_text(other)}")
 
 
 class AgentContext(AgentOperations):

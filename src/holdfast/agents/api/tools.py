@@ -15,7 +15,7 @@ from typing import Any, Self
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.storage.record import AgentRecord
+from holdfast.agents.storage.record import AgentRecord, error_text
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
@@ -155,7 +155,7 @@ class ToolsOperations:
         try:
             yield tool
         except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"[:_MAX_ERROR]
+            error = error_text(raised, _MAX_ERROR)
             raise
         finally:
             self._count(name, uses=1, error=error, seconds=(perf_counter_ns() - started) / 1e9)

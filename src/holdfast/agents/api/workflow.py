@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.agents.api.tools import change_data
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.record import error_text
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import InvalidError
 
@@ -85,7 +86,7 @@ class Workflow(MutableMapping[str, Any]):
 
     def fail(self, name: str | None = None, error: BaseException | str = "") -> None:
         """Mark a step as failed: by default the current one."""
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        text = error_text(error) if isinstance(error, BaseException) else str(error)
         self._end(name, "failed", text)
 
     def _end(self, name: str | None, status: str, error: str) -> None:

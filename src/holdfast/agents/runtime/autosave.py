@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
 from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, add_up
+from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.engine import Engine
@@ -237,7 +238,7 @@ def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     """Return the metrics of one agent."""
     counts, buckets = agent.statistics.read()
     tracker, error = agent.tracker, agent.error
-    text = "" if error is None else f"{type(error).__name__}: {error}"
+    text = "" if error is None else error_text(error)
     if tracker is None:
         return AgentMetrics(agent.line.id, agent.version, counts, buckets, 0, 0.0, "closed", False, text)
     counts.changes += tracker.unsaved

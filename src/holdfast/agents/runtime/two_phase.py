@@ -20,7 +20,7 @@ from holdfast.agents.runtime.data import Attempt
 from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status
+from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
@@ -198,7 +198,7 @@ class Lifecycle:
         """Save that the agent failed, then call its `on_fail`. A change that is under way stays so, and is resolved at
         the next start."""
         async with self.exclusive("the failure"):
-            data, text = self.persister.data, error if isinstance(error, str) else _error_text(error)
+            data, text = self.persister.data, error if isinstance(error, str) else error_text(error)
             with trace_context.correlation() as correlation:
                 pending = self._pending_change("lifecycle", "fail", data.status, "failed", correlation)
                 hooks = await self._call_hooks(pending, "agent.fail")
@@ -270,7 +270,7 @@ class Lifecycle:
             await change.action()
             self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
-            event = self.build_event(change.pending, started, _error_text(error))
+            event = self.build_event(change.pending, started, error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
 
@@ -351,10 +351,6 @@ def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictE
         hint=hint,
         code="transition-incomplete",
     )
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def parse_status(name: str) -> Status:

@@ -173,9 +173,8 @@ async def restore(
         from holdfast.agents.snapshots.langchain_agents import AgentCode
 
         code = AgentCode(*parts, accept_changes)
-    settings = {} if checkpointer is None else {"checkpointer": checkpointer}
     restore_options = contents.RestoreOptions(
-        store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings
+        store, agent_id, live, secrets, secrets_from_env, allow, code, thread, checkpointer
     )
     return await contents.restore_content(header.kind, tree, header.secrets, restore_options, location.where)
 

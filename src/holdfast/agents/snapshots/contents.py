@@ -40,7 +40,7 @@ class RestoreOptions(NamedTuple):
     allow: Any
     code: Any
     thread: str | None
-    settings: Mapping[str, Any]
+    checkpointer: Any
 
 
 def versions() -> dict[str, str]:
@@ -131,7 +131,7 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
 
 
 def _check_no_agent_options(options: RestoreOptions, where: str) -> None:
-    if options.code or options.settings or options.thread is not None:
+    if options.code or options.checkpointer is not None or options.thread is not None:
         raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
             "is none",
@@ -176,24 +176,17 @@ async def _restore_langchain_agent(tree: Any, rules: Any, options: RestoreOption
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
         raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
-    settings = dict(options.settings)
-    if options.store is not None:
-        settings["store"] = options.store
-    if tree["thread"] is not None and settings.get("checkpointer") is None:
+    saver, code = options.checkpointer, options.code or langchain_agents.AgentCode()
+    if tree["thread"] is not None and saver is None:
         from langgraph.checkpoint.memory import InMemorySaver
 
-        settings["checkpointer"] = InMemorySaver()
-    agent = langchain_agents.load_agent(
-        tree["agent"], rules, options.code or langchain_agents.AgentCode(), settings, where
-    )
+        saver = InMemorySaver()
+    agent = langchain_agents.load_agent(tree["agent"], rules, code, saver, options.store, where)
     if tree["thread"] is None:
         if options.thread is not None:
             raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
-    call: BlockingCall[None] = BlockingCall(
-        lambda: thread_state.load_thread(tree["thread"], settings["checkpointer"], options.thread, where)
-    )
-    await call
+    await BlockingCall(lambda: thread_state.load_thread(tree["thread"], saver, options.thread, where))
     return agent
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -224,9 +224,9 @@ def _digest(value: Any) -> str:
 
 
 def load_agent(
-    tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: Mapping[str, Any], where: str
+    tree: dict[str, Any], rules: RevivalRules, code: AgentCode, checkpointer: Any, store: Any, where: str
 ) -> Graph:
-    """Create the agent of a tree, with the code that the caller passed. `settings` are arguments of `create_agent`."""
+    """Create the agent of a tree, with the code, the checkpointer and the store that the caller passed."""
     check_fields(tree, _FIELDS, where)
     model = revive(tree["model"], "model", rules)
     prompt = None if tree["system_prompt"] is None else revive(tree["system_prompt"], "system_prompt", rules)
@@ -262,7 +262,8 @@ def load_agent(
             interrupt_after=tree["interrupt_after"] or None,
             debug=tree["debug"],
             name=tree["name"],
-            **settings,
+            checkpointer=checkpointer,
+            store=store,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
         raise SnapshotInvalidError(f"LangChain cannot create the agent: {error}", where=where) from error

@@ -79,6 +79,11 @@ _PENDING_TYPES: Mapping[str, type] = {
 """The types of the fields of a pending change, except its data."""
 
 
+def error_text(error: BaseException, limit: int | None = None) -> str:
+    """Return the stored form of an error: its class and its message, up to a number of characters."""
+    return f"{type(error).__name__}: {error}"[:limit]
+
+
 class AgentPosition(NamedTuple):
     """The position of an agent in its lifecycle and its machine, and the change that is under way."""
 

@@ -19,7 +19,7 @@ from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.persister import AgentPersister, Placeholder, RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.record import PendingChange
+from holdfast.agents.storage.record import PendingChange, error_text
 from holdfast.agents.transfer.commit import commit_transfer, is_under_way
 from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, transfer_event, transfer_recovery_event
 from holdfast.engine import validation
@@ -189,7 +189,7 @@ class TransferRun:
         except HoldfastError as error:
             raise _Refusal(error.what) from error
         except Exception as error:
-            raise _Refusal(_error_text(error)) from error
+            raise _Refusal(error_text(error, _MAX_ERROR)) from error
         if refuses:
             raise _Refusal("it said no")
 
@@ -206,7 +206,7 @@ class TransferRun:
     async def _undo(self, offer: Offer, error: BaseException) -> None:
         """Undo the transfer. If that cannot be saved either, it is resolved at the next start."""
         try:
-            await self._close("undone", offer, _error_text(error))
+            await self._close("undone", offer, error_text(error, _MAX_ERROR))
         except HoldfastError as another:
             error.add_note(f"The undo of the transfer could not be saved: {another}")
 
@@ -253,10 +253,6 @@ class _Refusal(Exception):
     """Raised when an agent refuses an offer."""
 
 
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-
-
 async def acknowledge(receiver: AgentPersister, offer: Offer, events: Sequence[Event] = ()) -> Transfer:
     """Call the receiver's `on_receive`, and save that it has the messages. After an interruption it may be called
     again."""
@@ -267,7 +263,7 @@ async def acknowledge(receiver: AgentPersister, offer: Offer, events: Sequence[E
             await invoke(hook, offer)
         except Exception as raised:  # noqa: BLE001 - it is raised below; the receiver has the messages in any case
             error = raised
-    text = "" if error is None else _error_text(error)
+    text = "" if error is None else error_text(error, _MAX_ERROR)
     events = [transfer_event(receiver, offer, "acknowledged", text), *events]
     await receiver.commit("transfer.acknowledged", events, position=receiver.data.position._replace(pending=None))
     if error is not None:
