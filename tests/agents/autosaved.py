@@ -1,4 +1,4 @@
-"""What tests of auto-save share: agents, a clock that is set by hand, and a store that fails when it is told to."""
+"""Helpers for tests of automatic saves: agents, a clock that is set by hand, and a store that fails on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent in a process of its own, to be killed: it tells of each turn once it is taken."""
+"""An agent in a process of its own, to be killed: it reports each turn when it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class of agents: its fields, what it costs where it is not kept, and that it comes back as it was."""
+"""A class of agents: its fields, its cost without a store, and that it is restored as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents of a store: made, saved, loaded, listed, compared, exported, deleted."""
+"""The agents of a store: create, save, load, list, compare, export and delete them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_an_agent_goes_on_in_another_process(path: Path) -> None:
         "import json, sys\n"
         "from holdfast import snapshots\n"
         "from tests.snapshots.kit import Scripted, add\n"
-        "from tests.snapshots.test_graphs import say\n"
+        "from tests.snapshots.test_langchain_agents import say\n"
         "agent = snapshots.restore(sys.argv[1], allow=[Scripted], tools=[add], secrets_from_env=True)\n"
         "sys.stdout.write(json.dumps([say(agent, 'two'), say(agent, 'three')]))\n"
     )
