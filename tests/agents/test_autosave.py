@@ -1,4 +1,4 @@
-"""Agents that are saved by themselves, in the background: of a store, and of one for asyncio."""
+"""Automatic saves in the background: agents of a Store, and of an AsyncStore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store is down for a while under agents that are saved by themselves: they keep their pace, and lose nothing.
+"""The store is unavailable for a while during automatic saves: agents continue at their pace, and lose nothing.
 
 Two agents work at the same time: one of a `Store` in a thread of its own, and one of an `AsyncStore` on an event loop.
 Each takes a turn every few milliseconds, and notes how long the last one was ago.

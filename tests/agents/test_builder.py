@@ -1,4 +1,4 @@
-"""Agents that inherit nothing: by a decorator, by a builder; of classes of every kind."""
+"""Agents without inheritance: by the decorator and by the builder, for classes of every kind."""
 
 from __future__ import annotations
 

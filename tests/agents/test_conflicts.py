@@ -1,4 +1,4 @@
-"""Several who save one agent: they are refused, or both sides are brought together; no update is lost."""
+"""Several processes save one agent: saves are refused, or merged; no update is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversation of an agent: added to at a constant cost, read when it is asked for, summarized as a step."""
+"""The conversation of an agent: additions at a constant cost, reads on request, summaries as one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an agent is due to be saved: settings, changes, pauses after failures. By a clock by hand, without threads."""
+"""When an agent is due to be saved: options, changes, pauses after failures. With a clock set by hand."""
 
 from __future__ import annotations
 

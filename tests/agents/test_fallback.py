@@ -1,4 +1,4 @@
-"""An agent whose newest state is damaged: an error, or the last state that reads well, and that is told."""
+"""An agent whose newest state is damaged: an error, or the last readable state, which is reported."""
 
 from __future__ import annotations
 

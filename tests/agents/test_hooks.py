@@ -1,4 +1,4 @@
-"""Hooks around what agents do: they may object, may change what is saved, and are told of it afterwards."""
+"""Hooks around the operations of agents: they may veto, may change the saved state, and are called afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of an agent: which changes there are, what is called and saved at each, and what an error leaves."""
+"""The lifecycle of an agent: which changes there are, what each calls and saves, and what an error leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of the saving of agents: they say what really happened."""
+"""Metrics of the saves of agents."""
 
 from __future__ import annotations
 

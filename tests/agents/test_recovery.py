@@ -1,4 +1,4 @@
-"""What is found at a start that did not end as it should, and what becomes of it."""
+"""Recovery at the start of an agent that did not end properly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines: how they are declared, and what is wrong with one."""
+"""Machines: their declaration, and the problems that they report."""
 
 from __future__ import annotations
 

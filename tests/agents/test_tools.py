@@ -1,4 +1,4 @@
-"""The tools of an agent, and how far its work has got: checked, counted, and kept."""
+"""The tools of an agent, and its workflow: checked, counted and stored."""
 
 from __future__ import annotations
 

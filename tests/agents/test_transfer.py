@@ -1,4 +1,4 @@
-"""Transfer: one agent hands its conversation to another; asked for, refused, and told of."""
+"""Transfers: one agent hands its conversation over to another; requested, refused, and listed."""
 
 from __future__ import annotations
 

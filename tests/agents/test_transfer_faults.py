@@ -1,4 +1,4 @@
-"""A transfer that is cut off anywhere: after the next start exactly one agent has the conversation."""
+"""Interrupted transfers: after the next start, exactly one agent has the conversation."""
 
 from __future__ import annotations
 

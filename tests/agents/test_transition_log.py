@@ -1,4 +1,4 @@
-"""What is recorded of transitions: in pages, counted, replayed, and rolled back."""
+"""Recorded transitions: in pages, counted, checked, and rolled back."""
 
 from __future__ import annotations
 

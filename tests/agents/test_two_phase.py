@@ -1,4 +1,4 @@
-"""Transitions in two phases: what is saved when, what an error leaves, and that only one is made at a time."""
+"""Transitions in two phases: what is saved when, what an error leaves, and that only one runs at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots are taken of: a model that says what a script tells it to, tools, middleware."""
+"""Objects to take snapshots of: a scripted model, tools, middleware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of Holdfast's: frozen from one store, and living in another as if they had always been there."""
+"""Agents of Holdfast: a snapshot from one store, restored into another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of `langchain.agents.create_agent`: frozen with their thread, and going on as if nothing had happened."""
+"""Agents of `langchain.agents.create_agent`: restored with their thread, and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where snapshots lie: files and objects, written as a whole or not at all, listed and deleted with care."""
+"""Files and objects: written completely or not at all, listed, and deleted with care."""
 
 from __future__ import annotations
 
