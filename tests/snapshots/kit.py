@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -152,7 +151,6 @@ def elsewhere(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, str(path)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": "."},
         capture_output=True,
         text=True,
         check=False,

@@ -97,7 +97,7 @@ def test_an_agent_goes_on_in_another_process(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": ".", **SECRETS},
+        env={**os.environ, **SECRETS},
         capture_output=True,
         text=True,
         check=False,

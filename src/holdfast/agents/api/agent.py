@@ -65,8 +65,8 @@ def attach_object(
     if configuration is None:
         configuration = spec.read_configuration(agent)
     handle: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
-    line, settings = AgentLine(store._handle, id), spec.options.with_policies(policies)
-    return handle(line, agent, spec, configuration, settings, restore_persister)
+    line, options = AgentLine(store._handle, id), spec.options.with_policies(policies)
+    return handle(line, agent, spec, configuration, options, restore_persister)
 
 
 async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None = None) -> Any:
@@ -146,9 +146,9 @@ class AgentBase(AgentOperations):
                 hint="Give the field another name",
             )
         inherited = cls.__mro__[1].__dict__.get("spec")
-        settings = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
+        options = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
         cls.spec = registry.register(
-            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, options=settings)
+            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, options=options)
         )
 
     def __init__(self, **configuration: Any) -> None:
@@ -177,8 +177,8 @@ class AgentBase(AgentOperations):
         data = self._data
         if not data.configuration:
             data.configuration.update(self.spec.read_configuration(self))
-        settings = self.spec.options.with_policies(policies)
-        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, settings)
+        options = self.spec.options.with_policies(policies)
+        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, options)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         return self
 

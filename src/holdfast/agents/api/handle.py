@@ -271,11 +271,11 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         agent: T,
         spec: Spec,
         configuration: dict[str, Any],
-        settings: AgentOptions,
+        options: AgentOptions,
         restore: RestoreAgent,
     ) -> None:
         data = AgentData(configuration, state=spec.machine.initial if spec.machine is not None else "")
-        self._persister = AgentPersister(line, agent, spec, data, settings)
+        self._persister = AgentPersister(line, agent, spec, data, options)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         self._restore_other = restore
         hook = self.persister.find_method("on_attach")

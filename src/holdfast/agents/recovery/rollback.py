@@ -135,7 +135,6 @@ async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
 async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRef:
     """Return the last step in the source state of a transition: with all changes made in that state, and without those
     of the action."""
-
     lines = line.handle.engine.lines
     point = await lines.find(line.line, change.begin_step or change.checkpoint)
     if change.begin_step:

@@ -56,13 +56,13 @@ class AgentPersister:
     """Saves and loads one live agent."""
 
     def __init__(
-        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: AgentOptions | None = None
+        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, options: AgentOptions | None = None
     ) -> None:
         self.line = line
         self.agent = agent
         self.spec = spec
         self.data = data
-        self.options = settings or spec.options
+        self.options = options or spec.options
         self.point: StepRef | None = None
         """The step that the next one follows."""
         self.lock = threading.RLock()
@@ -93,7 +93,7 @@ class AgentPersister:
         self.worker.register(self)
 
     def autosave(self, *, sync: bool) -> None:
-        """Save the agent automatically, if its settings say so."""
+        """Save the agent automatically, if its options say so."""
         if self.options.autosave is not None:
             self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed

@@ -246,7 +246,6 @@ def _difference(change: TransitionRecord, machine: Machine, state: str) -> str:
         return ""
     try:
         targets = dict.fromkeys(each.target for each in machine.transitions_for(change.trigger, state))
-
     except InvalidError as error:
         return error.what
     if change.target not in targets:
