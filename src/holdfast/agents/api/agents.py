@@ -38,7 +38,6 @@ from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.hooks.feature_hooks import calling
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import StoreHandle
 
@@ -196,15 +195,8 @@ class AgentsOperations:
             permit = await line.allow("write")
             newest = await line.require_step()
             summary = listing.read_summary(newest)
-            hooks = await calling(
-                handle.engine,
-                "agent.delete",
-                scope=str(line.scope),
-                key=line.id,
-                actor=handle.guard.actor,
-                trace=trace_context.current(),
-                metadata={name: summary.get(name, "") for name in ("class", "status", "state")},
-            )
+            metadata = {name: summary.get(name, "") for name in ("class", "status", "state")}
+            hooks = await line.call_hooks("agent.delete", metadata)
 
             async def require_unchanged(again: bool) -> list[Change]:
                 last = await handle.engine.lines.latest_step(line.line) if again else newest

@@ -26,7 +26,7 @@ from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
-from holdfast.engine import trace_context, validation
+from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
@@ -38,7 +38,7 @@ from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
+from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
 
 _ATTEMPTS = 1000
@@ -398,16 +398,8 @@ class AgentPersister:
             value = {name: getattr(data, name) for name in _DICTS}
             value["fields"] = {**data.undeclared_fields, **self.spec.persist(self.agent)}
             value = codec.unpack(codec.pack(value))  # a copy: the agent's own changes are not those of hooks
-        hooks = await calling(
-            engine,
-            hook,
-            scope=scope,
-            key=line.id,
-            value=value,
-            actor=line.handle.guard.actor,
-            trace=trace_context.current_or_new(),
-            metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **details},
-        )
+        metadata = {"class": self.spec.name, "status": self.data.status, "state": self.data.state, **details}
+        hooks = await line.call_hooks(hook, metadata, value)
         if hooks.value is not value:
             self._apply_hook_changes(value, hooks.value)
         return hooks

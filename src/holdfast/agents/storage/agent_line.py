@@ -21,6 +21,7 @@ from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import DIGEST, Event, digest, event_contents, rows
 from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
 from holdfast.engine.lines import ROOT
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
@@ -30,6 +31,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
+from holdfast.hooks.feature_hooks import FeatureHooks, calling
 from holdfast.security.handle import StoreHandle
 
 PREFIX = AGENTS
@@ -228,6 +230,14 @@ class AgentLine:
             return [Expect(STEPS, (*self.line, skipped.branch, skipped.seq + 1), None)] if skipped is not None else []
 
         return check
+
+    async def call_hooks(self, hook: str, metadata: Mapping[str, Any], value: Any = MISSING) -> FeatureHooks:
+        """Call the hooks before a change of the agent. Raises `VetoError`."""
+        handle, scope, trace = self.handle, str(self.scope), trace_context.current_or_new()
+        actor = handle.guard.actor
+        return await calling(
+            handle.engine, hook, scope=scope, key=self.id, value=value, actor=actor, trace=trace, metadata=metadata
+        )
 
     async def save(self, *requests: AppendRequest) -> list[StepRef]:
         """Append steps, all or none. Raises `ConflictError` if another step follows the parent of one of them."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
+from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import BlockingCall
-from holdfast.engine import trace_context, validation
+from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.operations import Set
@@ -16,7 +16,6 @@ from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, u
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
-from holdfast.hooks.feature_hooks import calling
 
 FORMAT = 1
 
@@ -62,20 +61,12 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     permit = await line.allow("write")
     if await line.latest_step() is not None:
         raise agent_exists_error(line)
-    hooks = await calling(
-        line.handle.engine,
-        "agent.create",
-        scope=str(line.scope),
-        key=line.id,
-        value={name: state[name] for name in _HOOK_CHANNELS},
-        actor=line.handle.guard.actor,
-        trace=trace_context.current_or_new(),
-        metadata={"class": record.kind, "status": record.status, "state": record.state},
-    )
+    metadata = {"class": record.kind, "status": record.status, "state": record.state}
+    hooks = await line.call_hooks("agent.create", metadata, {name: state[name] for name in DICTS})
     value = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
     parts = {
         name: validation.require_mapping(value.get(name, {}), f"{name} of the agent, as a hook left it")
-        for name in _HOOK_CHANNELS
+        for name in DICTS
     }
     packed = pack_state(codec, state | parts)
     delta = Delta(
@@ -91,9 +82,6 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         raise agent_exists_error(line) from error
     hooks.done(1, point.id)
     return await line.read_record(point)
-
-
-_HOOK_CHANNELS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 
 
 def check_document(document: object) -> Mapping[str, Any]:

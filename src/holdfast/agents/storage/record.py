@@ -38,6 +38,9 @@ _TYPES: Mapping[str, type] = {
 }
 """The channels that every agent has, and their types."""
 
+DICTS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+"""The channels that programs and hooks change: dicts that can be merged."""
+
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
