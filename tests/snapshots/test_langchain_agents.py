@@ -310,12 +310,12 @@ def test_a_graph_of_another_making_is_refused(path: Path) -> None:
     builder = StateGraph(Counting)
     builder.add_node("model", lambda state: {"count": 1})
     builder.set_entry_point("model")
-    with pytest.raises(SnapshotUnsupportedError, match="not made by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(builder.compile(), path)
     other = StateGraph(Counting)
     other.add_node("only", lambda state: {"count": 1})
     other.set_entry_point("only")
-    with pytest.raises(SnapshotUnsupportedError, match="not made by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(other.compile(), path)
 
 
