@@ -1,4 +1,4 @@
-"""Agents as blocks: started, stopped, and failed where an error ends the block."""
+"""Agents as context managers: started, stopped, and failed if an error ends the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transitions in two phases: what is saved when, what an error leaves, and that only one is made at a time."""
+"""Transitions in two phases: what is saved when, what an error leaves, and that only one runs at a time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_both_steps_and_the_row_have_one_correlation() -> None:
     row = recorded(store)[1]
     assert (row.correlation, row.source, row.target, row.data, row.error) == ("mine", "busy", "idle", None, "")
     assert row.checkpoint == store.agents.load("w").checkpoint
-    assert row.begun == ""
+    assert row.begin_step == ""
 
 
 def test_an_error_of_the_action_is_saved_and_raised() -> None:
@@ -106,7 +106,7 @@ def test_a_state_is_not_reached_with_fields_that_do_not_fit_it(trigger: str) -> 
     with pytest.raises(InvalidError, match="a busy one is not lazy"):
         worker.transition(trigger, "lazy")
     assert worker.state == "idle"
-    assert worker.keeper.data.pending is None
+    assert worker.persister.data.pending is None
     assert worker.version == (0 if trigger == "jump" else 2)
 
 
@@ -337,7 +337,7 @@ def test_a_store_that_is_down_before_anything_is_saved(trigger: str) -> None:
     with pytest.raises(TransientError):
         worker.transition(trigger)
     assert (worker.state, worker.version, worker.log) == before
-    assert worker.keeper.data.pending is None
+    assert worker.persister.data.pending is None
     worker.transition(trigger)
     assert worker.state != before[0]
 
@@ -427,7 +427,7 @@ def test_a_task_that_is_cancelled_leaves_it_under_way() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert sleeper.keeper.data.pending is not None
+        assert sleeper.persister.data.pending is not None
         sleeper.short = True
         (recovery,) = await sleeper.recover("forward")
         assert (recovery.resolved, recovery.ran, sleeper.state) == ("forward", True, "b")

@@ -16,9 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
-from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage.transition_check import check_transitions
-from holdfast.agents.storage.transition_log import counts
+from holdfast.agents.runtime.two_phase import Recovery
+from holdfast.agents.storage.transition_log import check_transitions, count_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError, OutcomeUnknownError, TransientError
 from tests.agents.workers import Crash, kinds, recorded, store_on
@@ -121,7 +120,7 @@ class AgainstModel(RuleBasedStateMachine):
     )
     def transition(self, trigger: str, data: str, stays: bool) -> None:
         try:
-            (way, *_) = self.machine.ways(trigger, self.state)
+            (way, *_) = self.machine.transitions_for(trigger, self.state)
         except InvalidError:
             way = None
         acts = way is not None and way.action is not None
@@ -183,11 +182,11 @@ class AgainstModel(RuleBasedStateMachine):
         else:
             self.reopen()
             self.agent.start()
-        rows = counts(recorded(self.store))
-        taken, failed = rows.taken.total(), rows.failed.total()
+        rows = count_transitions(recorded(self.store))
+        taken, failed = rows.successes.total(), rows.failures.total()
         assert (taken - self.taken) + (failed - self.failed) <= 1
         if taken > self.taken:
-            way = self.machine.ways(trigger, before[0])[0]
+            way = self.machine.transitions_for(trigger, before[0])[0]
             self.state, self.count = way.target, self.count + (way.action is not None)
         self.taken, self.failed = taken, failed
 
@@ -205,16 +204,16 @@ class AgainstModel(RuleBasedStateMachine):
         if self.status == "created":
             return
         assert (self.agent.state, self.agent.count, self.agent.status) == (self.state, self.count, "running")
-        assert self.agent.keeper.data.pending is None
+        assert self.agent.persister.data.pending is None
         record = store_on(self.memory).agents.load("w")
         assert (record.state, record.status, record.pending) == (self.state, "running", None)
         assert record.version == self.agent.version == len(kinds(self.store))
         rows = recorded(self.store)
-        total = counts(rows)
-        assert (total.taken.total(), total.failed.total()) == (self.taken, self.failed)
+        total = count_transitions(rows)
+        assert (total.successes.total(), total.failures.total()) == (self.taken, self.failed)
         again = check_transitions(rows, self.machine)
         assert again.matches, again.reason
-        if total.taken:
+        if total.successes:
             assert again.state == self.state
 
     def teardown(self) -> None:

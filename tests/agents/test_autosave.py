@@ -1,4 +1,4 @@
-"""Agents that are saved by themselves, in the background: of a store, and of one for asyncio."""
+"""Automatic saves in the background: agents of a Store, and of an AsyncStore."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.options import Autosave
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.autosave import AutosaveWorker, SaveQueue, _is_ending
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, suspend_autosave
 from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
-QUICK = Autosave(interval=0.05, changes=10, pause=0.01, longest_pause=0.02)
+QUICK = Autosave(interval=0.05, changes=10, pause=0.01, max_pause=0.02)
 SELDOM = Autosave(interval=1000.0, changes=10)
 
 
@@ -52,15 +52,15 @@ def test_many_changes_make_one_save_and_none_makes_none() -> None:
         agent.start()
         for number in range(9):
             agent.notes.append(str(number))
-            agent.changed()
+            agent.mark_changed()
         time.sleep(0.05)
         assert steps(store, agent) == 1
-        agent.changed()
+        agent.mark_changed()
         until(lambda: steps(store, agent) == 2)
         assert notes(store) == [str(number) for number in range(9)]
         until(lambda: agent.metrics.counts.coalesced == 9)  # counted a moment after it is saved
         assert not agent.metrics.unsaved
-        agent.changed(10)
+        agent.mark_changed(10)
         until(lambda: agent.metrics.counts.unchanged == 1)
         assert steps(store, agent) == 2  # it said so, but nothing was
 
@@ -75,7 +75,7 @@ def test_messages_tools_and_workflow_count_by_themselves() -> None:
         agent.tools.declare("search")
         agent.workflow["step"] = 1
         assert agent.metrics.unsaved == 3
-        with agent.changing():
+        with agent.change_block():
             agent.notes.append("x")
         assert agent.metrics.unsaved == 4
         assert agent.flush() == 2
@@ -102,12 +102,12 @@ def test_an_agent_without_autosave_has_no_thread_and_no_watch() -> None:
     with store:
         agent = Noter().attach(store, "a")
         agent.start()
-        agent.changed()
-        with agent.changing():
+        agent.mark_changed()
+        with agent.change_block():
             agent.notes.append("x")
-        assert agent.keeper.tracker is None
+        assert agent.persister.tracker is None
         assert agent.metrics.unsaved == 0
-        assert not agent.metrics.autosaved
+        assert not agent.metrics.is_autosaved
         until(lambda: not threads())
 
 
@@ -121,12 +121,12 @@ def test_the_agent_goes_on_while_a_save_hangs() -> None:
         agent.start()
         backend.gate.clear()
         agent.notes.append("0")
-        agent.changed()
-        until(lambda: agent.keeper.committing_thread)
+        agent.mark_changed()
+        until(lambda: agent.persister.committing_thread)
         began = time.perf_counter()
         for number in range(1, 1000):
             agent.notes.append(str(number))
-            agent.changed()
+            agent.mark_changed()
         assert time.perf_counter() - began < 60  # the store would have taken two minutes
         assert agent.metrics.unsaved == 1000
         backend.gate.set()
@@ -138,9 +138,9 @@ def test_nothing_is_taken_in_the_middle_of_a_change() -> None:
     with store:
         agent = Noter().attach(store, "a", autosave=Autosave(interval=0.001, changes=1))
         agent.start()
-        with agent.changing():
+        with agent.change_block():
             agent.notes.append("half")
-            agent.changed()
+            agent.mark_changed()
             time.sleep(0.1)
             assert notes(store) == []
             agent.notes.append("whole")
@@ -156,7 +156,7 @@ def test_nothing_is_taken_in_the_middle_of_a_transition() -> None:
 
         def work(agent: Noter) -> None:
             agent.notes.append("half")
-            agent.changed()
+            agent.mark_changed()
             time.sleep(0.1)
             seen.append(notes(store))
 
@@ -183,7 +183,7 @@ def test_a_container_that_changes_while_it_is_packed_is_tried_again() -> None:
             return {**real(), "table": {"x": 1}}
 
         agent.persist = persist  # type: ignore[method-assign]
-        agent.changed()
+        agent.mark_changed()
         until(lambda: store.agents.load("a").fields["table"] == {"x": 1})
         assert tried == 3
         assert agent.metrics.counts.failed == 0
@@ -200,7 +200,7 @@ def test_one_that_always_changes_while_it_is_packed_is_told_of() -> None:
             raise RuntimeError("dictionary changed size during iteration")
 
         agent.persist = torn  # type: ignore[method-assign]
-        agent.changed()
+        agent.mark_changed()
         until(lambda: agent.metrics.counts.failed)
         assert isinstance(agent.autosave_error, RuntimeError)
         del agent.persist
@@ -215,7 +215,7 @@ def test_a_dict_that_really_grows_meanwhile_is_saved_in_the_end() -> None:
         agent.start()
         for number in range(3000):
             agent.table[f"key {number}"] = number
-            agent.changed()
+            agent.mark_changed()
         agent.stop()
         assert store.agents.load("a").fields["table"] == agent.table
         assert agent.metrics.counts.failed == 0
@@ -231,7 +231,7 @@ def test_hundreds_of_agents_share_one_thread_which_ends_with_them() -> None:
         agents = [Noter().attach(store, f"a{number}", autosave=QUICK) for number in range(300)]
         for agent in agents:
             agent.notes.append("x")
-            agent.changed()
+            agent.mark_changed()
         assert len(threads()) == 1
         until(lambda: not any(each.metrics.unsaved for each in agents))
         assert all(steps(store, agent) == 1 for agent in agents[::100])
@@ -239,7 +239,7 @@ def test_hundreds_of_agents_share_one_thread_which_ends_with_them() -> None:
         del agent
         until(lambda: gc.collect() >= 0 and not threads())
         late = Noter().attach(store, "late", autosave=QUICK)
-        late.changed()
+        late.mark_changed()
         until(lambda: steps(store, late))
         assert len(threads()) == 1
     until(lambda: not threads())  # the store is closed, and the agent lives on
@@ -253,7 +253,7 @@ def test_an_agent_is_kept_alive_only_while_it_has_something_unsaved() -> None:
         agent.start()
         backend.gate.clear()
         agent.notes.append("last words")
-        agent.changed()
+        agent.mark_changed()
         gone = weakref.ref(agent)
         del agent
         gc.collect()
@@ -270,13 +270,13 @@ def test_closing_the_store_saves_what_is_unsaved(tmp_path: Path) -> None:
         for agent in (told, silent, at_rest):
             agent.start()
         told.notes.append("x")
-        told.changed()
+        told.mark_changed()
         silent.notes.append("y")
         at_rest.stop()
         at_rest.notes.append("z")
     with holdfast.open(url) as store:
         assert [notes(store, id) for id in ("told", "silent", "rest")] == [["x"], ["y"], []]
-    told.changed()  # nobody saves it any more, and nobody minds
+    told.mark_changed()  # nobody saves it any more, and nobody minds
     assert told.metrics.unsaved == 1
 
 
@@ -286,7 +286,7 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
     for agent in agents:
         agent.start()
         agent.notes.append("lost")
-        agent.changed()
+        agent.mark_changed()
     backend.fail()
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
         store.close()
@@ -297,7 +297,7 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
 _PROGRAM = """
 import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy
 from holdfast.agents.runtime.dirty_tracker import suspend_autosave
 from holdfast.agents.runtime.autosave import AutosaveWorker
@@ -307,7 +307,7 @@ store = holdfast.open(sys.argv[1])
 agent = Noter().attach(store, "a", autosave=Autosave(interval=1000))
 agent.start()
 agent.notes.append("before the end")
-agent.changed()
+agent.mark_changed()
 """
 
 
@@ -325,14 +325,14 @@ def test_a_forked_child_saves_what_it_changes_itself(tmp_path: Path) -> None:
     store = holdfast.open(f"sqlite:///{tmp_path}/a.db")
     agent = Noter().attach(store, "a", autosave=Autosave(interval=0.02, changes=1))
     agent.start()
-    agent.changed()
+    agent.mark_changed()
     until(lambda: agent.metrics.counts.unchanged)
     child = os.fork()
     if not child:
         code = 1
         try:
             agent.notes.append("of the child")
-            agent.changed()
+            agent.mark_changed()
             until(lambda: not agent.metrics.unsaved)
             code = 0
         finally:
@@ -346,7 +346,7 @@ def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
     store, _ = wobbly()
     with store:
         agent = Noter().attach(store, "a", autosave=SELDOM)
-        tracker = agent.keeper.tracker
+        tracker = agent.persister.tracker
         assert tracker is not None
         seen: list[object] = []
 
@@ -361,11 +361,11 @@ def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
             thread.start()
             thread.join()
 
-        with agent.keeper.lock:
+        with agent.persister.lock:
             elsewhere()
-        with suspend_autosave(agent.keeper):
+        with suspend_autosave(agent.persister):
             take()
-        agent.changed(3)
+        agent.mark_changed(3)
         elsewhere()
         assert seen == ["busy", "busy", 3]
 
@@ -375,12 +375,12 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
     with store:
         agent = Noter().attach(store, "a", autosave=SELDOM)
         agent.start()
-        agent.changed()
+        agent.mark_changed()
         AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
-        with agent.keeper.lock:
+        with agent.persister.lock:
             AutosaveWorker.of(store._engine).renew_locks()
             assert agent.metrics.unsaved == 0
-            agent.changed()
+            agent.mark_changed()
             thread = threading.Thread(target=agent.flush)
             thread.start()
             thread.join(120)
@@ -394,12 +394,12 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent = Noter().attach(store, "a", autosave=SELDOM)
         agent.start()
         agent.notes.append("of the parent")
-        agent.changed()
+        agent.mark_changed()
         AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
         AutosaveWorker.of(store._engine).renew_locks()
         AutosaveWorker.of(store._engine).flush_at_exit()
         assert notes(store) == []
-        agent.changed()
+        agent.mark_changed()
         AutosaveWorker.of(store._engine).flush_at_exit()
         assert notes(store) == ["of the parent"]
 
@@ -412,7 +412,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
 
     async def work() -> None:
         await agent.start()
-        agent.changed()
+        agent.mark_changed()
 
     asyncio.run(work())
     AutosaveWorker.of(store._engine).flush_at_exit()
@@ -424,14 +424,14 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, backend = wobbly()
-    agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, longest_rest=1000))
+    agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, max_rest=1000))
     agent.start()
     agent.notes.append("lost")
-    agent.changed()
+    agent.mark_changed()
     AutosaveWorker.of(store._engine).flush_at_exit()
     assert notes(store) == ["lost"]
     agent.notes.append("really lost")
-    agent.changed()
+    agent.mark_changed()
     backend.fail()
     with pytest.raises(TransientError):
         agent.save()
@@ -444,7 +444,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.notes.append("bad")
     bystander = Noter().attach(store, "b", autosave=SELDOM)
     bystander.start()
-    bystander.changed()
+    bystander.mark_changed()
     store.close()
     assert "a bad note" in caplog.text
     assert bystander.metrics.unsaved == 0
@@ -462,7 +462,7 @@ def test_an_agent_that_is_always_being_changed_is_saved_all_the_same(workers: in
 
         def work() -> None:
             while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
-                with agent.changing(), agent.changing():
+                with agent.change_block(), agent.change_block():
                     agent.notes.append("x")
                     time.sleep(0.002)
 
@@ -485,7 +485,7 @@ def test_an_agent_of_an_event_loop_that_is_always_being_changed_is_saved_all_the
 
             async def work() -> None:
                 while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
-                    async with agent.changing(), agent.changing():
+                    async with agent.change_block(), agent.change_block():
                         agent.notes.append("x")
                         await asyncio.sleep(0.002)
 
@@ -513,14 +513,14 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
         backend.apply = slow  # type: ignore[method-assign,assignment]
         for agent in agents:
             agent.notes.append("x")
-            agent.changed()
+            agent.mark_changed()
         await asyncio.sleep(0.02)
         backend.apply = apply  # type: ignore[method-assign]
 
     async def go_on() -> None:
         if ends:
             for agent in agents:
-                agent.changed()
+                agent.mark_changed()
         for agent in agents:
             await asyncio.wait_for(saved(agent), 120)
         await store.close()
@@ -534,7 +534,7 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
     if ends:
         asyncio.run(begin())  # warnings, as of tasks that nobody waited for, are errors here
         gc.collect()
-        assert not any(agent.keeper.tracker.is_saving for agent in agents if agent.keeper.tracker is not None)
+        assert not any(agent.persister.tracker.is_saving for agent in agents if agent.persister.tracker is not None)
         asyncio.run(go_on())
     else:
         asyncio.run(both())
@@ -568,7 +568,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
             before, looks_before = begun, looks
             for agent in agents[1:]:
                 agent.notes.append("at the end")
-                agent.changed()
+                agent.mark_changed()
             while looks == looks_before:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)
@@ -582,7 +582,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
         task = asyncio.create_task(linger())
         if busy:
             agents[0].notes.append("x")
-            agents[0].changed()
+            agents[0].mark_changed()
         await asyncio.sleep(0)
         while begun < busy:
             await asyncio.sleep(0.001)
@@ -591,7 +591,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
     monkeypatch.setattr(SaveQueue, "_check", count_looks)
     asyncio.run(work())
     assert late == [0]
-    assert not any(agent.keeper.tracker.is_saving for agent in agents if agent.keeper.tracker is not None)
+    assert not any(agent.persister.tracker.is_saving for agent in agents if agent.persister.tracker is not None)
     asyncio.run(store.close())
 
 
@@ -627,12 +627,12 @@ def test_a_conflict_halts_autosave_and_is_raised_by_the_next_save() -> None:
         other.notes.append("theirs")
         other.save()
         agent.notes.append("mine")
-        agent.changed()
-        until(lambda: not agent.metrics.autosaved)
+        agent.mark_changed()
+        until(lambda: not agent.metrics.is_autosaved)
         made = steps(store, agent)
         assert isinstance(agent.autosave_error, ConflictError)
         assert agent.notes == ["mine"]
-        agent.changed(100)
+        agent.mark_changed(100)
         time.sleep(0.1)
         assert steps(store, agent) == made
         with pytest.raises(ConflictError) as caught:
@@ -649,11 +649,11 @@ def test_a_conflict_that_can_be_resolved_is_where_the_agent_runs() -> None:
         other.notes.append("theirs")
         other.save()
         agent.table["mine"] = 1
-        agent.changed()
-        until(lambda: not agent.metrics.autosaved)
+        agent.mark_changed()
+        until(lambda: not agent.metrics.is_autosaved)
         assert agent.notes == []  # nothing is taken on behind the agent's back
-        agent.changed()
-        assert agent.metrics.autosaved
+        agent.mark_changed()
+        assert agent.metrics.is_autosaved
         assert (agent.notes, agent.table) == (["theirs"], {"mine": 1})
         assert store.agents.load("a").fields["table"] == {"mine": 1}
 
@@ -670,7 +670,7 @@ def test_a_step_whose_answer_was_lost_is_not_made_twice(lost: int) -> None:
             agent.conversation.append({"role": "user", "content": str(number)})
         until(lambda: not agent.metrics.unsaved)
         figures = agent.metrics
-        assert figures.autosaved
+        assert figures.is_autosaved
         assert figures.counts.failed >= 1
         assert figures.counts.done == steps(store, agent) == agent.version
         assert notes(store) == [str(number) for number in range(30)]
@@ -683,7 +683,7 @@ def test_a_bad_state_is_not_saved_and_the_next_good_one_is() -> None:
         agent = Noter().attach(store, "a", autosave=QUICK)
         agent.start()
         agent.notes.append("bad")
-        agent.changed()
+        agent.mark_changed()
         until(lambda: agent.metrics.counts.invalid >= 2)
         figures = agent.metrics
         assert "bad note" in figures.error
@@ -697,7 +697,7 @@ def test_a_bad_state_is_not_saved_and_the_next_good_one_is() -> None:
 
 def test_the_store_comes_back_and_all_is_saved_at_once() -> None:
     store, backend = wobbly()
-    patient = Autosave(interval=0.01, pause=0.01, longest_pause=30.0, failures=3, rest=0.2, longest_rest=0.2)
+    patient = Autosave(interval=0.01, pause=0.01, max_pause=30.0, failures=3, rest=0.2, max_rest=0.2)
     with store:
         agents = [Noter().attach(store, f"a{number}", autosave=patient) for number in range(20)]
         for agent in agents:
@@ -706,7 +706,7 @@ def test_the_store_comes_back_and_all_is_saved_at_once() -> None:
         began = time.monotonic()
         for agent in agents:
             agent.notes.append("x")
-            agent.changed()
+            agent.mark_changed()
         until(lambda: store.agents.metrics().breaker == "open")
         assert store.agents.metrics().unsaved == 20
         time.sleep(0.5)
@@ -731,16 +731,16 @@ def test_in_write_through_all_is_saved_when_the_call_returns() -> None:
         agent.conversation.append({"role": "user", "content": "one"})
         assert store.agents.load("a").messages == 1
         agent.notes.append("x")
-        agent.changed()
+        agent.mark_changed()
         assert notes(store) == ["x"]
         made = steps(store, agent)
-        with agent.changing():
+        with agent.change_block():
             agent.notes.append("y")
             agent.conversation.append({"role": "user", "content": "two"})
             assert steps(store, agent) == made
         assert steps(store, agent) == made + 1
         assert notes(store) == ["x", "y"]
-        with suppress(ZeroDivisionError), agent.changing():
+        with suppress(ZeroDivisionError), agent.change_block():
             agent.notes.append("z")
             raise ZeroDivisionError
         assert agent.metrics.unsaved == 1
@@ -765,7 +765,7 @@ def test_in_write_through_an_agent_may_change_while_its_state_is_taken() -> None
             return real()
 
         agent.persist = persist  # type: ignore[method-assign]
-        agent.changed()
+        agent.mark_changed()
         until(lambda: store.agents.load("a").messages == 1)
 
 
@@ -777,7 +777,7 @@ def test_in_write_through_an_async_agent_awaits() -> None:
             await agent.start()
             await agent.conversation.say({"role": "user", "content": "one"})
             assert (await store.agents.load("a")).messages == 1
-            async with agent.changing():
+            async with agent.change_block():
                 agent.notes.append("x")
                 await asyncio.sleep(0.02)
                 assert (await store.agents.load("a")).fields["notes"] == []
@@ -811,12 +811,12 @@ def test_an_async_agent_is_saved_on_its_own_loop() -> None:
             await agent.start()
             for number in range(25):
                 agent.notes.append(str(number))
-                agent.changed()
+                agent.mark_changed()
                 await asyncio.sleep(0)
             await saved(agent)
             backend.fail()
             agent.notes.append("down")
-            agent.changed()
+            agent.mark_changed()
             while agent.metrics.counts.failed < 3:
                 await asyncio.sleep(0.001)
             backend.work()
@@ -826,7 +826,7 @@ def test_an_async_agent_is_saved_on_its_own_loop() -> None:
                 await asyncio.sleep(0.001)
             agent.notes.append("at the end")
         assert took == {threading.get_ident()}
-        assert agent.keeper._saved_channels  # it was saved as the store was closed
+        assert agent.persister._saved_channels  # it was saved as the store was closed
         assert not agent.metrics.counts.invalid
         assert agent.metrics.counts.done == agent.version
 
@@ -836,23 +836,23 @@ def test_an_async_agent_is_saved_on_its_own_loop() -> None:
 def test_an_async_agent_outlives_its_loop() -> None:
     store, _ = async_wobbly()
     agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=0.02))
-    agent.changed()  # there is no loop yet
+    agent.mark_changed()  # there is no loop yet
     assert agent.metrics.unsaved == 1
 
     async def first() -> None:
         await agent.start()
         agent.notes.append("first")
-        agent.changed()
+        agent.mark_changed()
 
     async def second() -> None:
         agent.notes.append("second")
-        agent.changed()
+        agent.mark_changed()
         await saved(agent)
         assert (await store.agents.load("a")).fields["notes"] == ["first", "second"]
         await store.close()
 
     asyncio.run(first())
-    agent.changed()  # its loop is closed
+    agent.mark_changed()  # its loop is closed
     asyncio.run(asyncio.wait_for(second(), 120))
 
 
@@ -879,9 +879,7 @@ def test_a_cancelled_save_is_made_sure_of() -> None:
 
 def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_right() -> None:
     store, backend = wobbly()
-    settings = Autosave(
-        interval=0.003, changes=2, pause=0.001, longest_pause=0.003, failures=3, rest=0.005, longest_rest=0.01
-    )
+    settings = Autosave(interval=0.003, changes=2, pause=0.001, max_pause=0.003, failures=3, rest=0.005, max_rest=0.01)
     agents = [Noter().attach(store, f"a{number}", autosave=settings) for number in range(20)]
     end = time.monotonic() + 1.5
 
@@ -894,8 +892,8 @@ def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_rig
         chance = random.Random(agent.id)
         while going_on():
             agent.notes.append("x")
-            agent.changed()
-            with agent.changing():
+            agent.mark_changed()
+            with agent.change_block():
                 agent.table["turns"] = agent.table.get("turns", 0) + 1
             if chance.random() < 0.05:
                 with suppress(TransientError):

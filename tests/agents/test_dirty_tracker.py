@@ -1,4 +1,4 @@
-"""When an agent is due to be saved: settings, changes, pauses after failures. By a clock by hand, without threads."""
+"""When an agent is due to be saved: options, changes, pauses after failures. With a clock set by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker
 from holdfast.agents.runtime.persister import AgentPersister
@@ -39,7 +39,7 @@ def watched(**settings: Any) -> tuple[DirtyTracker, Noted, Clock]:
     store, _ = wobbly()
     store._engine.workers.append(saver := Noted(clock := Clock()))
     agent = Noter().attach(store, "a", autosave=Autosave(**settings))
-    tracker = agent.keeper.tracker
+    tracker = agent.persister.tracker
     assert tracker is not None
     return tracker, saver, clock
 
@@ -94,7 +94,7 @@ def test_what_changes_while_it_is_saved_is_due_by_its_own_time() -> None:
 
 
 def test_pauses_after_failures_grow_and_end_with_a_success() -> None:
-    tracker, _, clock = watched(interval=1.0, pause=0.1, longest_pause=1.0, failures=100)
+    tracker, _, clock = watched(interval=1.0, pause=0.1, max_pause=1.0, failures=100)
     tracker.add_changes(1)
     pauses = []
     for _ in range(8):
@@ -120,7 +120,7 @@ def test_pauses_are_by_chance() -> None:
 
 
 def test_the_breaker_opens_for_the_store_and_not_for_what_is_the_agents_own() -> None:
-    tracker, _, clock = watched(failures=3, rest=5.0, longest_rest=12.0)
+    tracker, _, clock = watched(failures=3, rest=5.0, max_rest=12.0)
     for _ in range(10):
         assert not tracker.record_failure(DeniedError("it may not"))
         assert not tracker.record_failure(ValueError("its own"))
@@ -151,7 +151,7 @@ def test_the_breaker_opens_for_the_store_and_not_for_what_is_the_agents_own() ->
 def test_agents_with_the_same_settings_share_a_breaker() -> None:
     store, _ = wobbly()
     several = [
-        Noter().attach(store, f"a{number}", autosave=settings).keeper.tracker
+        Noter().attach(store, f"a{number}", autosave=settings).persister.tracker
         for number, settings in enumerate((Autosave(), Autosave(interval=1), Autosave(rest=1)))
     ]
     one, same, other = [each.breaker for each in several if each is not None]

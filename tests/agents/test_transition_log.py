@@ -1,4 +1,4 @@
-"""What is recorded of transitions: in pages, counted, replayed, and rolled back."""
+"""Recorded transitions: in pages, counted, checked, and rolled back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.rollback import roll_back
-from holdfast.agents.storage.transition_check import check_transitions
-from holdfast.agents.storage.transition_log import TransitionKey, count_transitions, counts, read_transitions
+from holdfast.agents.storage.transition_log import (
+    TransitionKey,
+    check_transitions,
+    count_transitions,
+    read_transitions,
+)
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -107,11 +111,11 @@ def test_counts() -> None:
     worker.what = "error"
     with pytest.raises(ValueError, match="wrong"):
         worker.transition("work")
-    total = run(count_transitions(line_of(store)))
-    assert total == counts(recorded(store))
-    assert total.taken == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
-    assert total.failed == {TransitionKey("idle", "work", "busy"): 1}
-    assert total.entered == {"busy": 3, "idle": 3}
+    total = count_transitions(run(read_transitions(line_of(store), limit=1000)))
+    assert total == count_transitions(recorded(store))
+    assert total.successes == {TransitionKey("idle", "work", "busy"): 3, TransitionKey("busy", "rest", "idle"): 3}
+    assert total.failures == {TransitionKey("idle", "work", "busy"): 1}
+    assert total.entries == {"busy": 3, "idle": 3}
 
 
 # Replay -------------------------------------------------------------------------------------------------------
@@ -129,7 +133,7 @@ def test_what_was_recorded_leads_where_it_led() -> None:
     again = check_transitions(run(read_transitions(line_of(store))), worker_machine())
     assert again.matches
     assert again.path == ("idle", "busy", "idle", "busy", "idle", "busy", "busy")
-    assert (again.state, again.diverged) == ("busy", None)
+    assert (again.state, again.divergence) == ("busy", None)
     assert check_transitions([], Machine("a", "b")).path == ("a",)
 
 
@@ -146,12 +150,12 @@ def test_a_machine_that_was_changed_since() -> None:
     busy_worker(store, 2)
     rows = recorded(store)
     found = check_transitions(rows, changed_machine(work="tired"))
-    assert (found.matches, found.path, found.diverged) == (False, ("idle",), rows[0])
+    assert (found.matches, found.path, found.divergence) == (False, ("idle",), rows[0])
     assert found.reason == "'work' leads from 'idle' to 'tired', not 'busy'"
     without = Machine("idle", "busy")
     without.add("work", "idle", "busy")
     found = check_transitions(rows, without)
-    assert (found.path, found.diverged) == (("idle", "busy"), rows[1])
+    assert (found.path, found.divergence) == (("idle", "busy"), rows[1])
     assert "is no trigger of the state" in found.reason
     assert "no state 'busy'" in check_transitions(rows, Machine("idle")).reason
     assert "no state 'idle'" in check_transitions(rows, Machine("busy")).reason
@@ -223,7 +227,7 @@ def test_back_to_a_state_is_to_before_the_action() -> None:
     assert worker.log == ["before", "act 1"]
     worker.rollback("idle")
     assert (worker.log, worker.state) == (["before"], "idle")
-    assert worker.keeper.data.pending is None
+    assert worker.persister.data.pending is None
     worker.rollback("busy")
     assert (worker.log, worker.state) == (["before", "act 1"], "busy")
 
@@ -307,7 +311,12 @@ def test_on_stores(kind: str, tmp_path: Path) -> None:
         worker.rollback("idle")
         worker.stop()
         assert [each[0] for each in path(store)] == ["work", "rest", "work", "rest", "insist", "rollback"]
-        assert run(count_transitions(line_of(store))).taken[TransitionKey("idle", "work", "busy")] == 2
+        assert (
+            count_transitions(run(read_transitions(line_of(store), limit=1000))).successes[
+                TransitionKey("idle", "work", "busy")
+            ]
+            == 2
+        )
         assert store.maintenance.verify().findings == []
 
 

@@ -1,4 +1,4 @@
-"""A process is killed under auto-save: what is lost was done in the window; in write-through, nothing is."""
+"""A process is killed during automatic saves: it loses at most the last interval, and nothing with write-through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where snapshots lie: files and objects, written as a whole or not at all, listed and deleted with care."""
+"""Files and objects: written completely or not at all, listed, and deleted with care."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
-from holdfast.agents.snapshots.buckets import ObjectFolder
+from holdfast.agents.snapshots.buckets import SnapshotBucket
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import FileFolder, FolderEntry
-from holdfast.agents.snapshots.targets import locate
+from holdfast.agents.snapshots.locations import PlainDirectory, locate
+from holdfast.backends.object_store.object_storage import ObjectInfo
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     ConfigError,
@@ -159,10 +159,10 @@ def test_an_object_whose_name_is_none_is_listed_as_such(monkeypatch: pytest.Monk
     folder = f"{url}/{os.getpid()}-{next(NUMBERS)}"
     snapshots.snapshot(HELLO, f"{folder}/x.hfsnap", **options)
 
-    async def entries(self: Any) -> list[FolderEntry]:
-        return [FolderEntry("turned\u202ename.hfsnap", 1, 0.0), FolderEntry("x.hfsnap", 1, 0.0)]
+    async def listed(self: Any, prefix: str) -> list[ObjectInfo]:
+        return [ObjectInfo("turned\u202ename.hfsnap", 1, 0.0), ObjectInfo("x.hfsnap", 1, 0.0)]
 
-    monkeypatch.setattr(ObjectFolder, "entries", entries)
+    monkeypatch.setattr(SnapshotBucket, "listed", listed)
     bad, other = snapshots.list(folder, **options)
     assert "control characters" in bad.problem
     assert bad.source.endswith("/turned\u202ename.hfsnap")
@@ -333,26 +333,26 @@ def test_what_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: py
     assert [each.name for each in snapshots.list(tmp_path)] == ["a.hfsnap", "c.hfsnap"]
     monkeypatch.undo()
 
-    async def entries(self: Any) -> list[FolderEntry]:
+    async def listed(self: Any, prefix: str) -> list[ObjectInfo]:
         return [
-            FolderEntry("a.hfsnap", snapshots.info(tmp_path / "a.hfsnap").size, 0.0),
-            FolderEntry("b.hfsnap", 9, 0.0),
+            ObjectInfo("a.hfsnap", snapshots.info(tmp_path / "a.hfsnap").size, 0.0),
+            ObjectInfo("b.hfsnap", 9, 0.0),
         ]
 
-    monkeypatch.setattr(FileFolder, "entries", entries)
+    monkeypatch.setattr(PlainDirectory, "listed", listed)
     assert [(each.name, each.problem) for each in snapshots.list(tmp_path)] == [("a.hfsnap", "")]
 
 
 def test_a_file_of_a_time_that_no_calendar_has_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = snapshots.snapshot(HELLO, tmp_path / "a.hfsnap").size
 
-    async def entries(self: Any) -> list[FolderEntry]:
-        return [FolderEntry("a.hfsnap", size, 1e15)]
+    async def listed(self: Any, prefix: str) -> list[ObjectInfo]:
+        return [ObjectInfo("a.hfsnap", size, 1e15)]
 
-    monkeypatch.setattr(FileFolder, "entries", entries)
-    (listed,) = snapshots.list(tmp_path)
-    assert listed.modified.year == 1970
-    assert listed.info is not None
+    monkeypatch.setattr(PlainDirectory, "listed", listed)
+    (entry,) = snapshots.list(tmp_path)
+    assert entry.modified.year == 1970
+    assert entry.info is not None
 
 
 def test_what_is_cut_off_is_listed_as_such(tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 from holdfast.backends.runtime.drivers import run
-from holdfast.agents.snapshots.targets import locate
+from holdfast.agents.snapshots.locations import locate
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
 path = folder / "x.hfsnap"

@@ -1,4 +1,4 @@
-"""Agents of `langchain.agents.create_agent`: frozen with their thread, and going on as if nothing had happened."""
+"""Agents of `langchain.agents.create_agent`: restored with their thread, and continued."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_an_agent_goes_on_in_another_process(path: Path) -> None:
         "import json, sys\n"
         "from holdfast import snapshots\n"
         "from tests.snapshots.kit import Scripted, add\n"
-        "from tests.snapshots.test_graphs import say\n"
+        "from tests.snapshots.test_langchain_agents import say\n"
         "agent = snapshots.restore(sys.argv[1], allow=[Scripted], tools=[add], secrets_from_env=True)\n"
         "sys.stdout.write(json.dumps([say(agent, 'two'), say(agent, 'three')]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": ".", **SECRETS},
+        env={**os.environ, **SECRETS},
         capture_output=True,
         text=True,
         check=False,
@@ -310,12 +310,12 @@ def test_a_graph_of_another_making_is_refused(path: Path) -> None:
     builder = StateGraph(Counting)
     builder.add_node("model", lambda state: {"count": 1})
     builder.set_entry_point("model")
-    with pytest.raises(SnapshotUnsupportedError, match="not made by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(builder.compile(), path)
     other = StateGraph(Counting)
     other.add_node("only", lambda state: {"count": 1})
     other.set_entry_point("only")
-    with pytest.raises(SnapshotUnsupportedError, match="not made by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(other.compile(), path)
 
 

@@ -1,4 +1,4 @@
-"""The rest of the house with agents: they are no threads, and all upkeep knows them."""
+"""Agents and the other features of a store: they are no threads, and maintenance covers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that inherit nothing: by a decorator, by a builder; of classes of every kind."""
+"""Agents without inheritance: by the decorator and by the builder, for classes of every kind."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_decorated_class_says_what_is_kept_of_it() -> None:
         "2",
         "busy",
     )
-    assert kept.keeper.settings.on_conflict == "merge"
+    assert kept.persister.options.on_conflict == "merge"
     assert opened(backend).agents.restore("a").agent.other == 0
 
 

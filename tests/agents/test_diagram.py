@@ -1,4 +1,4 @@
-"""Pictures of machines: whatever names there are, they can be read, and say what is declared and what was counted."""
+"""Diagrams of machines: readable with any names, and complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of Holdfast's: frozen from one store, and living in another as if they had always been there."""
+"""Agents of Holdfast: a snapshot from one store, restored into another."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def greeter(store: Any, id: str = "g1") -> Greeter:
 
 
 def messages(agent: Any) -> list[Any]:
-    line = agent.keeper.line
+    line = agent.persister.line
 
     async def read() -> list[Any]:
-        return list(await line.messages(await line.point()))
+        return list(await line.read_messages(await line.require_step()))
 
     return run(read())
 

@@ -1,4 +1,4 @@
-"""The store is down for a while under agents that are saved by themselves: they keep their pace, and lose nothing.
+"""The store is unavailable for a while during automatic saves: agents continue at their pace, and lose nothing.
 
 Two agents work at the same time: one of a `Store` in a thread of its own, and one of an `AsyncStore` on an event loop.
 Each takes a turn every few milliseconds, and notes how long the last one was ago.
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.backends.interface import Batch, BlockingCall
 from holdfast.backends.memory import MemoryBackend
@@ -190,7 +190,7 @@ def check(store: Store, agent: Any, diary: Diary, outage: Outage, settings: Auto
     timely(worst.oldest > seconds * 0.6, f"for {worst.oldest:.1f} s at most nothing was saved")
     assert worst.unsaved > 0
     assert worst.error
-    assert all(each.autosaved for each in figures)
+    assert all(each.is_autosaved for each in figures)
     timely(after.counts.failed >= 3, f"{after.counts.failed} saves failed")
     assert after.counts.retried >= after.counts.failed
     assert after.success_rate == after.counts.done / (after.counts.done + after.counts.failed)
@@ -211,7 +211,7 @@ def go_through(
 ) -> None:
     """Let both agents live through an outage, and see how they did."""
     diaries, agents, outage = (Diary(), Diary()), [], Outage()
-    patience = settings.longest_rest + 120.0
+    patience = settings.max_rest + 120.0
 
     def one() -> None:
         agents.append(live(store, diaries[0], outage, settings, patience))
@@ -241,7 +241,7 @@ def test_a_store_that_does_not_answer_for_a_while() -> None:
 def outage_of_a_hanging_store() -> None:
     backend = Hanging(MemoryBackend())
     store, other = Store(Engine(EngineContext(backend)), ""), AsyncStore(Engine(EngineContext(backend)), "")
-    settings = Autosave(interval=0.2, changes=30, pause=0.02, longest_pause=0.1, failures=2, rest=0.3, longest_rest=0.6)
+    settings = Autosave(interval=0.2, changes=30, pause=0.02, max_pause=0.1, failures=2, rest=0.3, max_rest=0.6)
     try:
         go_through(
             store, other, settings, 4.0, backend.fail, backend.work, lambda: Store(Engine(EngineContext(backend)), "")
@@ -284,11 +284,11 @@ async def _closed(store: AsyncStore) -> None:
 
 @pytest.mark.nightly
 def test_a_server_that_is_killed_and_comes_back() -> None:
-    settings = Autosave(interval=0.5, changes=60, pause=0.05, longest_pause=0.2, failures=2, rest=0.5, longest_rest=1.0)
+    settings = Autosave(interval=0.5, changes=60, pause=0.05, max_pause=0.2, failures=2, rest=0.5, max_rest=1.0)
     patiently(lambda: outage_of_postgres(settings, 6.0, HANG))
 
 
 @pytest.mark.torture
 def test_a_server_that_is_down_for_a_minute() -> None:
-    settings = Autosave(interval=0.5, changes=100, failures=3, rest=2.0, longest_rest=8.0)
+    settings = Autosave(interval=0.5, changes=100, failures=3, rest=2.0, max_rest=8.0)
     patiently(lambda: outage_of_postgres(settings, 60.0, 2.0))

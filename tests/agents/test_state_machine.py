@@ -1,4 +1,4 @@
-"""Machines: how they are declared, and what is wrong with one."""
+"""Machines: their declaration, and the problems that they report."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_what_is_declared() -> None:
     machine = declared()
     assert machine.initial == "draft"
     assert machine.triggers == ["submit", "approve", "reset"]
-    assert machine.leaving("draft") == ["submit", "reset"]
-    assert machine.leaving("done") == []
-    assert [way.target for way in machine.ways("submit", "draft")] == ["review"]
+    assert machine.triggers_from("draft") == ["submit", "reset"]
+    assert machine.triggers_from("done") == []
+    assert [way.target for way in machine.transitions_for("submit", "draft")] == ["review"]
     assert machine.problems(Reviewer) == []
     machine.check(Reviewer)
     assert repr(machine) == "<Machine of 3 states and 3 transitions>"
@@ -44,13 +44,13 @@ def test_what_is_declared() -> None:
 
 def test_any_state_but_the_final_ones() -> None:
     machine = declared()
-    assert [(way.source, way.target) for way in machine.expanded() if way.trigger == "reset"] == [
+    assert [(way.source, way.target) for way in machine.expand() if way.trigger == "reset"] == [
         ("draft", "draft"),
         ("review", "draft"),
     ]
-    assert machine.ways("reset", "review")[0].target == "draft"
+    assert machine.transitions_for("reset", "review")[0].target == "draft"
     with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
-        machine.ways("reset", "done", "agent 'a'")
+        machine.transitions_for("reset", "done", "agent 'a'")
     assert raised.value.code == "no-transition"
     assert raised.value.where == "agent 'a'"
     assert "Nothing leads out" in raised.value.hint
@@ -60,8 +60,8 @@ def test_what_is_declared_for_a_state_comes_before_any_state() -> None:
     machine = Machine("a", "b", "c")
     machine.add("go", "*", "c")
     machine.add("go", "a", "b")
-    assert [way.target for way in machine.ways("go", "a")] == ["b", "c"]
-    assert [way.target for way in machine.ways("go", "b")] == ["c"]
+    assert [way.target for way in machine.transitions_for("go", "a")] == ["b", "c"]
+    assert [way.target for way in machine.transitions_for("go", "b")] == ["c"]
     assert machine.problems() == []
 
 
@@ -71,7 +71,7 @@ def test_several_sources_and_a_way_to_itself() -> None:
     machine.add("again", "b", "b")
     machine.add("on", "b", "c")
     assert [way.source for way in machine.transitions if way.trigger == "go"] == ["a", "c"]
-    assert machine.ways("again", "b")[0].target == "b"
+    assert machine.transitions_for("again", "b")[0].target == "b"
     assert machine.problems() == []
 
 
@@ -227,8 +227,8 @@ def test_every_way_is_one_that_is_declared(machine: Machine, data: st.DataObject
     reached, todo = {machine.initial}, [machine.initial]
     while todo:
         state = todo.pop()
-        for trigger in machine.leaving(state):
-            for way in machine.ways(trigger, state):
+        for trigger in machine.triggers_from(state):
+            for way in machine.transitions_for(trigger, state):
                 assert way.source in (state, "*")
                 if way.target not in reached:
                     reached.add(way.target)
@@ -236,12 +236,12 @@ def test_every_way_is_one_that_is_declared(machine: Machine, data: st.DataObject
     lonely = {f"nothing leads to the state {state!r}" for state in machine.states if state not in reached}
     assert {each for each in machine.problems() if each.startswith("nothing")} == lonely
     state = data.draw(st.sampled_from(machine.states))
-    for trigger in set(machine.triggers) - set(machine.leaving(state)):
+    for trigger in set(machine.triggers) - set(machine.triggers_from(state)):
         with pytest.raises(InvalidError):
-            machine.ways(trigger, state)
+            machine.transitions_for(trigger, state)
 
 
 def test_the_life_of_every_agent_is_a_machine() -> None:
     assert LIFECYCLE.problems() == []
-    assert LIFECYCLE.leaving("running") == ["pause", "stop", "fail"]
-    assert LIFECYCLE.leaving("created") == ["start", "stop", "fail"]
+    assert LIFECYCLE.triggers_from("running") == ["pause", "stop", "fail"]
+    assert LIFECYCLE.triggers_from("created") == ["start", "stop", "fail"]
