@@ -48,8 +48,8 @@ from holdfast.engine.row_format import (
     open_node,
     open_step,
 )
-from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, DeniedError
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads were looked at, of how many, and which was the last."""
@@ -98,11 +98,10 @@ class OrphanReport:
 
 
 async def sweep(
-    engine: Engine, tenant: str, *, grace: str = "1d", dry_run: bool = False, progress: Tell | None = None
+    engine: Engine, tenant: str, *, grace: Duration = "1d", dry_run: bool = False, progress: Tell | None = None
 ) -> OrphanReport:
     """Remove the orphans of a tenant. What somebody may yet complete goes when it has been there for `grace`."""
-    age = parse_age(grace).total_seconds()
-    return await _Sweep(engine, tenant, int(age * 1e9), dry_run).run(progress)
+    return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress)
 
 
 class _Changed(Exception):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
+from holdfast.time_parsing import Duration, parse_duration, parse_nanoseconds
 
 _Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
 
@@ -26,8 +26,6 @@ _THINNED: dict[str, _Bucket] = {
     "monthly": lambda at: (at.year, at.month),
     "yearly": lambda at: (at.year,),
 }
-
-_NS = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +50,7 @@ class Retention:
 
     keep_latest: bool = False
     keep_last: int | None = None
-    keep_within: str | timedelta | None = None
+    keep_within: Duration | None = None
     keep_hourly: int | None = None
     keep_daily: int | None = None
     keep_weekly: int | None = None
@@ -82,8 +80,8 @@ class Retention:
         zone: object = self.zone
         if not isinstance(zone, tzinfo | None):
             raise InvalidError(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
-        if self.age is not None and self.age < 0:
-            raise InvalidError("keep_within is an age, and not negative", where=repr(self.keep_within))
+        if self.keep_within is not None:
+            parse_duration(self.keep_within, "age")
         if not self._is_rule() and self.max_bytes is None and self.max_thread_bytes is None:
             raise InvalidError(
                 "the policy says nothing about what is to stay",
@@ -93,14 +91,7 @@ class Retention:
     @property
     def age(self) -> int | None:
         """`keep_within` in nanoseconds."""
-        within = self.keep_within
-        if within is None:
-            return None
-        if isinstance(within, str):
-            within = parse_age(within)
-        if not isinstance(within, timedelta):
-            raise InvalidError(f"keep_within is an age, not {type(within).__name__}", where=repr(within)[:80])
-        return within // _NS * 1000
+        return None if self.keep_within is None else parse_nanoseconds(self.keep_within, "age")
 
     def _is_rule(self) -> bool:
         """Whether it says which are to stay, other than by size."""
@@ -163,7 +154,7 @@ class RetentionRules(TypedDict, total=False):
 
     keep_latest: bool
     keep_last: int | None
-    keep_within: str | timedelta | None
+    keep_within: Duration | None
     keep_hourly: int | None
     keep_daily: int | None
     keep_weekly: int | None

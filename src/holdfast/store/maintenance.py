@@ -11,6 +11,7 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
@@ -65,7 +66,7 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def sweep_orphans(
-        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
+        self, *, dry_run: bool = False, grace: Duration = "1d", progress: Progress | None = None
     ) -> OrphanReport:
         """Remove rows that belong to nothing, such as a process leaves that died in the middle of a copy.
 

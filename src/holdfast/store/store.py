@@ -30,6 +30,7 @@ from holdfast.store.thread import (
     ThreadOperations,
     check_schema,
 )
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import CopyReport, Tell
@@ -218,7 +219,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> IdentityView:
         """The store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
@@ -245,7 +246,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> AsyncIdentityView:
         from holdfast.store.identity_view import AsyncIdentityView, how_of

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
-from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from holdfast.engine.integrity.findings import VerifyLevel
-from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.orphans import sweep
@@ -22,6 +20,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions.api import SessionsOperations
+from holdfast.time_parsing import parse_nanoseconds
 
 _PAGE = 100
 _NAMED = 5
@@ -215,7 +214,7 @@ async def _orphans(job: JobContextBase) -> JobResult:
 
 def _check_orphans(settings: Mapping[str, Any]) -> None:
     known_only(settings, grace=str)
-    parse_age(settings.get("grace", "1d"))
+    _grace(settings)
 
 
 async def _expire(job: JobContextBase) -> JobResult:
@@ -227,7 +226,7 @@ async def _expire(job: JobContextBase) -> JobResult:
         job.progress(ended + forgotten, None, "sessions")
         if sum(done) < _PAGE:
             break
-    left = await Artifacts(job.store._handle).sweep(int(_age(job.settings).total_seconds() * 1e9))
+    left = await Artifacts(job.store._handle).sweep(_grace(job.settings))
     said = (
         f"{lapsed.keys} expired keys of {lapsed.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
     )
@@ -238,13 +237,13 @@ async def _expire(job: JobContextBase) -> JobResult:
     return JobResult(said)
 
 
-def _age(settings: Mapping[str, Any]) -> timedelta:
-    return parse_age(settings.get("grace", "1d"))
+def _grace(settings: Mapping[str, Any]) -> int:
+    return parse_nanoseconds(settings.get("grace", "1d"), "grace")
 
 
 def _check_expire(settings: Mapping[str, Any]) -> None:
     known_only(settings, grace=str)
-    _age(settings)
+    _grace(settings)
 
 
 def _check_project(settings: Mapping[str, Any]) -> None:

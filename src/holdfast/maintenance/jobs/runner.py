@@ -26,6 +26,7 @@ from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
 from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.types import JobHost
+from holdfast.time_parsing import Duration, parse_seconds
 
 LOOK_EVERY = 15.0
 """After how many seconds at most a runner looks again which jobs there are. Others may have changed them, and clocks be
@@ -46,8 +47,8 @@ class _Work:
         store: JobHost,
         kinds: JobTypes | None = None,
         *,
-        look_every: float = LOOK_EVERY,
-        life: float = LIFE,
+        look_every: Duration = LOOK_EVERY,
+        life: Duration = LIFE,
         on_run: OnRun | None = None,
         progress: Tell | None = None,
     ) -> None:
@@ -57,11 +58,9 @@ class _Work:
         `life` is after how many seconds without a sign of life a runner is taken for dead: all runners of a store agree
         on it. `on_run` is called after each run, `progress` while a job runs.
         """
-        if not look_every > 0 or not life > 0:
-            raise InvalidError("look_every and life are numbers of seconds")
         self._book = JobTable(store, kinds)
-        self._look_every = look_every
-        self._life = life
+        self._look_every = parse_seconds(look_every, "look_every", positive=True)
+        self._life = parse_seconds(life, "life", positive=True)
         self._on_run = on_run
         self._progress = progress
         self._stopped = False
