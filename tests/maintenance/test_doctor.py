@@ -190,7 +190,7 @@ def test_drivers_that_are_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) ->
     found = list(environment.drivers())
     problems = [each.found for each in found if each.level is CheckLevel.PROBLEM]
     assert problems == [
-        "apsw 3.40.0 is older than 3.51.3, the oldest that works",
+        "apsw 3.40.0 does not satisfy >=3.51.3",
         "click is not installed",
         "nothing-much is not installed",
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from holdfast.backends.config import find_file, resolve
 from holdfast.errors import ConfigError
@@ -22,11 +24,9 @@ VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
 _OLD_VARIABLES = {"HOLDFAST_URL": "HOLDFAST_STORE"}
 _PREFIX = "HOLDFAST_"
 
-_SAFE_SQLITE = (3, 51, 3)
+_SAFE_SQLITE = Version("3.51.3")
 """Before this release, two connections to one file could spoil its write-ahead log."""
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+))?")
-_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 _SUMS = ("all", "testing")
 """Extras that bring no driver of their own."""
 
@@ -56,11 +56,8 @@ def _own_version() -> str:
 def drivers() -> Iterator[CheckResult]:
     """What this package needs, and what its extras bring. Nothing is imported."""
     installed, missing = [], []
-    for requirement in _requirements():
-        name, least = _parsed(requirement)
-        extra = found[1] if (found := _EXTRA.search(requirement)) else ""
-        if extra in _SUMS or name == "holdfast" or not _applies(requirement):
-            continue
+    for requirement, extra in _requirements():
+        name = requirement.name
         try:
             here = version(name)
         except PackageNotFoundError:
@@ -70,38 +67,33 @@ def drivers() -> Iterator[CheckResult]:
                 yield problem("drivers", f"{name} is not installed", "Install holdfast anew: pip install holdfast")
             continue
         installed.append(f"{name} {here}")
-        if least and _numbers(here) < _numbers(least):
-            wanted = f"holdfast[{extra}]" if extra else "holdfast"
+        if not requirement.specifier.contains(here, prereleases=True):
+            package = f"holdfast[{extra}]" if extra else "holdfast"
             yield problem(
                 "drivers",
-                f"{name} {here} is older than {least}, the oldest that works",
-                f"Update it: pip install --upgrade '{wanted}'",
+                f"{name} {here} does not satisfy {requirement.specifier}",
+                f"Update it: pip install --upgrade '{package}'",
             )
     yield ok("drivers", f"installed: {', '.join(installed) or 'none'}")
     if missing:
         yield note("extras", f"not installed: {', '.join(missing)}", "If you need one: pip install 'holdfast[EXTRA]'")
 
 
-def _requirements() -> list[str]:
+def _requirements() -> Iterator[tuple[Requirement, str]]:
+    """The requirements that apply on this machine, each with the extra that it is of, or none."""
     try:
-        return list(dict.fromkeys(requires("holdfast") or []))
+        found = [Requirement(each) for each in dict.fromkeys(requires("holdfast") or [])]
+        extras = metadata("holdfast").get_all("Provides-Extra") or []
     except PackageNotFoundError:
-        return []
-
-
-def _parsed(requirement: str) -> tuple[str, str]:
-    found = _REQUIREMENT.match(requirement)
-    return (found[1], found[2] or "") if found else (requirement, "")
-
-
-def _applies(requirement: str) -> bool:
-    """Whether a condition on the version of Python holds. There is one such, and it is written so."""
-    found = re.search(r"python_version\s*<\s*['\"]([0-9.]+)['\"]", requirement)
-    return found is None or sys.version_info[:2] < _numbers(found[1])
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall(r"\d+", text)[:3])
+        return
+    for each in found:
+        if each.marker is None or each.marker.evaluate({"extra": ""}):
+            yield each, ""
+            continue
+        for extra in extras:
+            if extra not in _SUMS and each.marker.evaluate({"extra": extra}):
+                yield each, extra
+                break
 
 
 def sqlite_releases() -> Iterator[CheckResult]:
@@ -109,7 +101,7 @@ def sqlite_releases() -> Iterator[CheckResult]:
     import apsw
 
     here = apsw.sqlite_lib_version()
-    if _numbers(here) < _SAFE_SQLITE:
+    if Version(here) < _SAFE_SQLITE:
         yield problem(
             "sqlite-release",
             f"SQLite {here}, in which two connections can spoil a write-ahead log",
@@ -119,7 +111,7 @@ def sqlite_releases() -> Iterator[CheckResult]:
         yield ok("sqlite-release", f"SQLite {here}, with apsw {apsw.apsw_version()}")
     import sqlite3
 
-    if _numbers(sqlite3.sqlite_version) < _SAFE_SQLITE:
+    if Version(sqlite3.sqlite_version) < _SAFE_SQLITE:
         yield note(
             "python-sqlite",
             f"Python's own sqlite3 is {sqlite3.sqlite_version}, and may spoil the log of a file that it writes to",
