@@ -132,7 +132,7 @@ def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandid
         {"keep_daily": "3"},
         {"max_bytes": 0},
         {"keep_within": "soon"},
-        {"keep_within": 3},
+        {"keep_within": "3"},
         {"keep_within": timedelta(seconds=-1)},
         {"keep_labels": "release"},
         {"keep_labels": [3]},

@@ -221,9 +221,9 @@ def test_the_pause_is_until_the_next_is_due_and_not_for_long(tmp_path: Path) -> 
 
 
 def test_what_a_runner_must_not_be_told() -> None:
-    with pytest.raises(InvalidError, match="numbers of seconds"):
+    with pytest.raises(InvalidError, match="longer than 0"):
         JobRunner(timed(Clock()), look_every=0)
-    with pytest.raises(InvalidError, match="numbers of seconds"):
+    with pytest.raises(InvalidError, match="longer than 0"):
         AsyncJobRunner(awaited(timed(Clock())), life=-1)
 
 

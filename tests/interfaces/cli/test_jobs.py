@@ -89,7 +89,7 @@ def test_pause_resume_remove(hf: Hf) -> None:
 
 WRONG: list[tuple[list[str], str]] = [
     (["a", "prun"], "Did you mean prune?"),
-    (["a", "tidy", "--every", "often"], "a span of time"),
+    (["a", "tidy", "--every", "often"], "comes a duration"),
     (["a", "tidy", "--schedule", "on sundays"], "does not begin with 'on'"),
     (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "give one of them"),
     (["a", "tidy", "--set", "x"], "KEY=VALUE"),
