@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import next_page, rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -33,6 +33,7 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import clear_state
@@ -47,9 +48,7 @@ _ALL = (*_NEEDED, STEPS)
 _EXCLUSIVE = (STEPS, FOLDS, BRANCHES, REFS)
 """Tables where another writer may create the same key meanwhile, which is not overwritten."""
 
-_BATCH_BYTES = 4 << 20
-_BATCH_ROWS = 256
-_FETCH = 8
+_FIRST_PAGE = 8
 """How many rows are read at first: then more of small ones, and fewer of large ones."""
 
 _PASSES = 10
@@ -57,8 +56,6 @@ _PASSES = 10
 
 _COMPARISONS = 5
 """How often a line is compared in full before it counts as one that keeps changing."""
-
-_NAMES = 1000
 
 
 class CopyProgress(NamedTuple):
@@ -90,10 +87,6 @@ Tell: TypeAlias = Callable[[CopyProgress], None]
 """Called with the progress of a copy."""
 
 _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
-
-
-class _ConcurrentChange(Exception):
-    """The line was rewritten while it was copied, in either store."""
 
 
 class StoreCopier:
@@ -157,15 +150,8 @@ class StoreCopier:
             there = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
             return [line for line, found in zip(self._only, there, strict=True) if found]
         prefix: Key = () if tenant is None else (tenant,)
-        lines: list[Line] = []
-        start: Key = ()
-        while True:
-            scan = Scan(LINES, prefix, start=start, limit=_NAMES + bool(start), bodies=False)
-            (found,) = await self._source.read([scan])
-            lines += (Line(str(row.key[0]), str(row.key[1])) for row in found[bool(start) :])
-            if len(found) < _NAMES:
-                return lines
-            start = found[-1].key[len(prefix) :]
+        found = rows(self._source, LINES, prefix, bodies=False)
+        return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
 
     async def _check_sizes(self, tenant: str | None) -> None:
         """Check that the target can store every step. Steps are read only where the target has a lower limit, and only
@@ -226,7 +212,7 @@ class StoreCopier:
         # need exists when they do, and later ones are left for the next pass.
         theirs = {space: await _listing(self._target, space, line) for space in _ALL}
         steps = await _listing(self._source, STEPS, line)
-        writer = _Writer(self._target, line, there[0].columns if there else None)
+        writer = _LineWriter(self._target, line, there[0].columns if there else None)
         if there:
             _check_history(line, found[0], there[0], steps, theirs[STEPS], self._target.url)
             _check_protected(line, steps, theirs, self._target.url)
@@ -245,7 +231,7 @@ class StoreCopier:
             if now != found:
                 return False
             await writer.finish(found[0])
-        except _ConcurrentChange:
+        except ConcurrentChange:
             return False
         except UnsupportedError:
             if not there:
@@ -260,25 +246,24 @@ class StoreCopier:
         await self._engine.indexer.follow(line)
         return True
 
-    async def _copy_space(self, space: Table, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
+    async def _copy_space(self, space: Table, ours: _Listing, theirs: _Listing, writer: _LineWriter) -> None:
         missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
-        start, page = 0, _FETCH
+        start, page = 0, _FIRST_PAGE
         while start < len(missing):
             keys = missing[start : start + page]
             start += len(keys)
             (found,) = await self._source.read([Get(space, keys)])
             if len(found) < len(keys):
-                raise _ConcurrentChange
+                raise ConcurrentChange
             for row in found:
                 if not is_intact(space, row):
                     raise CorruptError(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
                 if row.columns != ours[row.key]:
-                    raise _ConcurrentChange
+                    raise ConcurrentChange
                 self._check_size(writer.line, space, row)
                 overwrite = row.key in theirs or space not in _EXCLUSIVE
                 await writer.put(Put(space, row) if overwrite else Create(space, row))
-            size = sum(len(row.body) for row in found)
-            page = min(2 * page, _BATCH_ROWS) if size < _BATCH_BYTES // 4 else max(1, page * _BATCH_BYTES // (2 * size))
+            page = next_page(page, found)
 
     # Verifying ------------------------------------------------------------------------------------------------
 
@@ -336,36 +321,15 @@ async def copy_to_url(
         await backend.close()
 
 
-class _Writer:
-    """Writes rows of one line into a store, in batches, as long as the line's row there does not change."""
+class _LineWriter(RowWriter):
+    """Writes rows of one line into a store, as long as the line's row there does not change."""
 
     def __init__(self, backend: Backend, line: Line, columns: tuple[Scalar, ...] | None) -> None:
+        super().__init__(backend, lambda: [Expect(LINES, tuple(line), self._columns)])
         self.line = line
-        self._backend = backend
-        self._condition = Expect(LINES, tuple(line), columns)
         self._columns = columns
-        self._limit = min(_BATCH_BYTES, backend.capabilities.max_batch)
-        self._changes: list[Change] = []
-        self._size = 0
-        self.rows = 0
-        self.bytes = 0
         self.deletions: list[Change] = []
         """Deletions that are applied last."""
-
-    async def put(self, change: Create | Put) -> None:
-        body = len(change.row.body)
-        if self._changes and (self._size + body > self._limit or len(self._changes) >= _BATCH_ROWS):
-            await self.flush()
-        self._changes.append(change)
-        self._size += body
-
-    async def flush(self) -> None:
-        changes, size = self._changes, self._size
-        self._changes, self._size = [], 0
-        if changes:
-            await self.write(changes)
-            self.rows += len(changes)
-            self.bytes += size
 
     async def finish(self, row: Row) -> None:
         """Write the line's row, which makes it visible or current, and apply the deletions."""
@@ -373,18 +337,14 @@ class _Writer:
             await self._remove()  # it is not visible yet
         if self._columns != row.columns:
             await self.write([Put(LINES, row)])
-            self._condition = Expect(LINES, tuple(self.line), row.columns)
+            self._columns = row.columns
             self.rows += 1
         await self._remove()
 
     async def _remove(self) -> None:
-        for start in range(0, len(self.deletions), _BATCH_ROWS):
-            await self.write(self.deletions[start : start + _BATCH_ROWS])
+        for start in range(0, len(self.deletions), BATCH_ROWS):
+            await self.write(self.deletions[start : start + BATCH_ROWS])
         self.deletions = []
-
-    async def write(self, changes: Sequence[Change]) -> None:
-        if await self._backend.apply([self._condition, *changes]) is not None:
-            raise _ConcurrentChange
 
 
 async def _outline(backend: Backend, line: Line) -> list[list[Row]]:

@@ -6,20 +6,20 @@ be is anything written here, and then as `copy_to` writes it. A thread is there 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
 from holdfast.backends.paging import rows
-from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Table
+from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES
 from holdfast.engine.copy.between_stores import CopyProgress as Moved
 from holdfast.engine.copy.between_stores import StoreCopier, Tell
-from holdfast.engine.copy.within_store import renamed
+from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, rename_line, root_of
 from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_intact
-from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import passing
 from holdfast.maintenance.archive.format import (
     ArchivedRow,
@@ -32,9 +32,6 @@ from holdfast.maintenance.archive.format import (
     ThreadEnd,
     row_of,
 )
-
-_BATCH_ROWS = 256
-_BATCH_BYTES = 4 << 20
 
 
 class ImportReport(NamedTuple):
@@ -127,7 +124,6 @@ class _Reader:
     """Reads a file into a store."""
 
     def __init__(self, between: Engine, source: ArchiveReader, want: ImportSelection, tell: Progress | None) -> None:
-        self._backend = between.context.backend
         self._max_bytes = between.context.max_bytes
         self._source = source
         self._want = want
@@ -136,8 +132,7 @@ class _Reader:
         self._new: Line | None = None
         """The line that is being read, as it is called in the file and here; the latter None if it is not wanted."""
         self._rows = 0
-        self._changes: list[Change] = []
-        self._size = 0
+        self._writer = RowWriter(between.context.backend)
         self._lines: list[Line] = []
         self._roots: set[Line] = set()
         self._found: set[str] = set()
@@ -153,7 +148,7 @@ class _Reader:
             await self._take(record)
         if self._old is not None:
             raise self._source.damaged("a thread in it does not end")
-        await self._flush()
+        await self._store(self._writer.flush())
         missing = (self._want.threads or frozenset()) - self._found
         if missing:
             raise NotFoundError(f"there is no thread {min(missing)!r} in the file", where=self._source.name)
@@ -205,7 +200,7 @@ class _Reader:
         if not check_name(self._new.name, "name of a thread"):
             raise self._source.damaged("a thread in it has no name")  # such is what belongs to the whole store
         self._lines.append(self._new)
-        await self._put(LINES, Row(tuple(self._new), record.columns))
+        await self._store(self._writer.put(Create(LINES, Row(tuple(self._new), record.columns))))
 
     async def _add(self, record: ArchivedRow, old: Line, new: Line) -> None:
         try:
@@ -218,22 +213,13 @@ class _Reader:
         if space is REFS and row.key[2] == LEASE:
             return
         if new != old:
-            row = renamed(space, row, new, self._max_bytes)
-        await self._put(space, row)
+            row = rename_row(space, row, new, self._max_bytes)
+        await self._store(self._writer.put(Create(space, row)))
 
-    async def _put(self, space: Table, row: Row) -> None:
-        self._changes.append(Create(space, row))
-        self._size += len(row.body)
-        if len(self._changes) >= _BATCH_ROWS or self._size >= _BATCH_BYTES:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        changes, self._changes, self._size = self._changes, [], 0
+    async def _store(self, writing: Awaitable[None]) -> None:
         try:
-            refused = await self._backend.apply(changes)
-        except HoldfastError as error:
-            if isinstance(error, InvalidError | CorruptError):
-                raise self._source.damaged(f"a row of it cannot be stored: {error.what}") from error
-            raise
-        if refused is not None:
-            raise self._source.damaged("a row is in it twice")
+            await writing
+        except (InvalidError, CorruptError) as error:
+            raise self._source.damaged(f"a row of it cannot be stored: {error.what}") from error
+        except ConcurrentChange:
+            raise self._source.damaged("a row is in it twice") from None
