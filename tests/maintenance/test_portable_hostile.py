@@ -163,7 +163,7 @@ def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'novelties'"):
         target.import_(resealed(data, _set("steps", "space", "novelties")))
     for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
-        with pytest.raises(InvalidError, match="no file of exported threads"):
+        with pytest.raises(InvalidError, match="not a file of exported threads"):
             target.import_(io.BytesIO(other))
     with pytest.raises(CorruptError, match="ends early"):
         target.import_(io.BytesIO())

@@ -9,9 +9,9 @@ that is not there are noted when they are first seen, and go if later they are s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
@@ -48,11 +48,9 @@ from holdfast.engine.row_format import (
     open_node,
     open_step,
 )
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, DeniedError
 from holdfast.time_parsing import Duration, parse_nanoseconds
-
-Tell: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many threads were looked at, of how many, and which was the last."""
 
 SEEN = "orphan"
 """The kind of the reference that notes rows of no thread, and when they were first seen."""
@@ -98,7 +96,7 @@ class OrphanReport:
 
 
 async def sweep(
-    engine: Engine, tenant: str, *, grace: Duration = "1d", dry_run: bool = False, progress: Tell | None = None
+    engine: Engine, tenant: str, *, grace: Duration = "1d", dry_run: bool = False, progress: Progress | None = None
 ) -> OrphanReport:
     """Remove the orphans of a tenant. What somebody may yet complete goes when it has been there for `grace`."""
     return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress)
@@ -118,7 +116,7 @@ class _Sweep:
         self._now = engine.context.clock()
         self._report = OrphanReport(dry_run)
 
-    async def run(self, progress: Tell | None) -> OrphanReport:
+    async def run(self, progress: Progress | None) -> OrphanReport:
         strays = await self._strays()
         lines = await self._engine.lines.names(self._tenant)
         total = len(lines) + len(strays)

@@ -21,16 +21,13 @@ from holdfast.engine.namespaces import root_of
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
 from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.system_lines import ACCESS
-
-Tell: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many threads are done, of how many, and which was the last."""
 
 _SPARED = (ACCESS, AUDIT)
 """Lines that no policy is about: whoever prunes a store does not mean what tells of the pruned, and who may do what."""
@@ -137,7 +134,7 @@ async def prune(
     selection: ThreadSelection = ThreadSelection(),  # noqa: B008 - immutable
     *,
     dry_run: bool = False,
-    progress: Tell | None = None,
+    progress: Progress | None = None,
     each: Each | None = None,
 ) -> PruneReport:
     """Prune threads by a policy. A thread that another is rewriting, or that is held, is left and reported.
@@ -166,7 +163,7 @@ class _Pass:
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
         self._where = None if selection.where is None else parse(selection.where, moment)
 
-    async def run(self, progress: Tell | None, each: Each | None) -> PruneReport:
+    async def run(self, progress: Progress | None, each: Each | None) -> PruneReport:
         report = PruneReport(self._dry_run)
         total = await self._count()
         together, each_one = self._policy.max_bytes, self._policy.max_thread_bytes

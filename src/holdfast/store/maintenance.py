@@ -15,7 +15,8 @@ from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.engine.text_index.indexer import IndexReport, Progress
+    from holdfast.engine.text_index.indexer import IndexReport
+    from holdfast.engine.types import Progress
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport

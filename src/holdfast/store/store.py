@@ -33,12 +33,12 @@ from holdfast.store.thread import (
 from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, Tell
-    from holdfast.engine.text_index.indexer import Progress
+    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
-    from holdfast.maintenance.archive.format import Place
+    from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -305,7 +305,7 @@ class StoreOperations(ScopedOperations):
         *,
         tenants: str = "own",
         threads: Iterable[str] | None = None,
-        progress: Tell | None = None,
+        progress: OnCopyProgress | None = None,
         **options: Any,
     ) -> CopyReport:
         """Copy all threads of this tenant to another store, given by itself or by its URL; or only some `threads`, with
@@ -341,7 +341,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def export(
         self,
-        place: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
@@ -350,7 +350,7 @@ class StoreOperations(ScopedOperations):
         """Write all threads to one file, or only some, with their namespaces: `import_` brings them back, here or in
         another store, under the same hashes.
 
-        `place` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. At a path there is the
+        `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. At a path there is the
         whole file in the end, or what was there before. Each thread is verified as it is written. With `format="json"`
         the file has the state of every checkpoint instead, one JSON document to a line, for other tools: that cannot
         be imported. `progress(done, total, thread)` is called after each thread.
@@ -362,18 +362,18 @@ class StoreOperations(ScopedOperations):
             return await export.export_states(
                 self._engine,
                 lines,
-                place,
+                file,
                 lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
                 progress,
             )
         if format != "holdfast":
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
-        return await export.export_threads(self._engine, lines, place, progress)
+        return await export.export_threads(self._engine, lines, file, progress)
 
     @sync_and_async
     async def import_(
         self,
-        place: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         as_thread: str | None = None,
@@ -391,8 +391,8 @@ class StoreOperations(ScopedOperations):
 
         named = None if threads is None else list(validation.require_names(threads, "threads"))
         name = None if as_thread is None else self._thread(as_thread)._own_line().name
-        want = import_.wanted(self._handle.tenant, named, name)
-        return await import_.import_threads(self._engine, place, want, dry_run, progress)
+        selection = import_.select_threads(self._handle.tenant, named, name)
+        return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
     async def stats(self) -> StoreStats:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine.types import Progress
 from holdfast.maintenance.jobs.execution import run_job
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
 from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.types import JobHost
 
@@ -69,7 +70,9 @@ class JobOperations:
         return await self._book.due()
 
     @sync_and_async
-    async def run(self, name: str, *, progress: Tell | None = None, stop: Callable[[], bool] | None = None) -> JobRun:
+    async def run(
+        self, name: str, *, progress: Progress | None = None, stop: Callable[[], bool] | None = None
+    ) -> JobRun:
         """Run a job now, in this process, whether it is due or not. What it fails with is raised, and noted.
 
         `ConflictError` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the

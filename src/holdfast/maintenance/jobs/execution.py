@@ -21,8 +21,9 @@ import msgspec
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell, retry_after
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, retry_after
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from holdfast.security.handle import HasHandle
 
@@ -59,7 +60,7 @@ async def run_job(
     name: str,
     *,
     only_due: bool,
-    tell: Tell | None = None,
+    tell: Progress | None = None,
     stopping: Callable[[], bool] = bool,
     life: float = LIFE,
 ) -> RunEnd:
@@ -319,7 +320,7 @@ class JobLease:
 class JobExecution:
     """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.JobContextBase`."""
 
-    def __init__(self, job: Job, store: HasHandle, holding: JobLease, tell: Tell | None) -> None:
+    def __init__(self, job: Job, store: HasHandle, holding: JobLease, tell: Progress | None) -> None:
         self.job = job
         self.store = store
         self.holding = holding

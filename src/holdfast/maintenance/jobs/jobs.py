@@ -44,9 +44,6 @@ _MAX_NAME = 200
 """Less than names may have elsewhere: a job's is a part of others."""
 _FIRST_RETRY, _LAST_RETRY = 60 * 10**9, 3600 * 10**9
 
-Tell = Callable[[int, int | None, str], None]
-"""Told how far a job is."""
-
 
 class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a job. Times are stored in nanoseconds since 1970; `started` and `ended` give them as dates.

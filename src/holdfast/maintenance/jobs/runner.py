@@ -21,9 +21,10 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
 from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.types import JobHost
 from holdfast.time_parsing import Duration, parse_seconds
@@ -50,7 +51,7 @@ class _Work:
         look_every: Duration = LOOK_EVERY,
         life: Duration = LIFE,
         on_run: OnRun | None = None,
-        progress: Tell | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """A runner for a store's jobs, those of its tenant. `kinds` are the kinds of jobs that this program knows; jobs
         of others are left to other runners.

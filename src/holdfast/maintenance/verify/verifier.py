@@ -16,7 +16,7 @@ from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.row_format import LEASE, Line
-from holdfast.engine.text_index.indexer import Progress
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.derived_rows import compare_made
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
