@@ -441,7 +441,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
 
     def tell(done: int, total: int | None, what: str) -> None:
         nonlocal largest
-        largest = max(largest, sum(each.stat().st_size for each in beside.rglob("passing.db*")))
+        largest = max(largest, sum(each.stat().st_size for each in beside.rglob("scratch.db*")))
 
     source.export(tmp_path / "f", progress=tell)
     assert 4_000_000 < largest < 30_000_000

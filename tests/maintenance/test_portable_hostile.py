@@ -123,7 +123,7 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "a row in no thread": (_drop(1), "in no thread"),
     "a row is missing": (_drop(3), "missing"),
     "a thread in another": (lambda lines: lines.insert(2, lines[1]), "in another"),
-    "a second head": (lambda lines: lines.insert(2, lines[0]), "in its middle"),
+    "a second head": (lambda lines: lines.insert(2, lines[0]), "begin with a header"),
     "bodies are swapped": (_swap_bodies, "not what was written"),
     "a body of nothing": (_set("nodes", "body", "AAAA"), "not what was written"),
     "text for a number": (_set("steps", "key", ["0", "0"]), "cannot be read"),

@@ -14,9 +14,9 @@ from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE
 from holdfast.maintenance.jobs.jobs import Job
-from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.security.handle import StoreHandle
 
 SAMPLE = 200
