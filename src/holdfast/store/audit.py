@@ -13,6 +13,7 @@ from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.security.access.identity import identity_of
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 if TYPE_CHECKING:
     from holdfast.security.audit.export import AuditExport
@@ -111,6 +112,4 @@ class AsyncAudit(AsyncApi, AuditOperations):
 def _moment(when: datetime | str | None, now: datetime) -> int:
     if when is None:
         return 0
-    from holdfast.engine.time_parsing import parse_moment
-
-    return to_time(validation.require_datetime(parse_moment(when, now) if isinstance(when, str) else when))
+    return to_time(parse_time(when, now))

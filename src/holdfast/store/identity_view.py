@@ -17,18 +17,20 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
 from holdfast.state.api import ScopedOperations
 from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.time_parsing import Duration, parse_seconds
 
 
 def guard_mode(
-    mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool
+    mode: Mode, policy: Policy | str | None, children: str | None, window: Duration, *, waits: bool
 ) -> GuardMode:
     """Return the mode of a guard from the arguments of `as_identity`."""
     if mode not in MODES:
         raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
         raise InvalidError(f"children is 'read' or None, not {children!r}")
-    if type(window) not in (int, float) or not 0 <= window <= 3600:
-        raise InvalidError(f"the window of reads is a number of seconds from 0 to 3600, not {window!r}")
+    seconds = parse_seconds(window, "read_window")
+    if seconds > 3600:
+        raise InvalidError(f"the read_window is at most an hour, not {window!r}")
     if (mode == "custom") is (policy is None):
         raise InvalidError(
             "a policy is given with the mode custom, and with no other", hint="Give a Policy, or a role's name"
@@ -37,7 +39,7 @@ def guard_mode(
         raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
-    return GuardMode(mode, given, role, children == "read", float(window), waits)
+    return GuardMode(mode, given, role, children == "read", seconds, waits)
 
 
 class IdentityOperations(ScopedOperations):

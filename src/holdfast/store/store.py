@@ -31,14 +31,15 @@ from holdfast.store.thread import (
     ThreadOperations,
     check_schema,
 )
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, Tell
-    from holdfast.engine.text_index.indexer import Progress
+    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
-    from holdfast.maintenance.archive.format import Place
+    from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -225,7 +226,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> IdentityView:
         """Return the store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
@@ -252,7 +253,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> AsyncIdentityView:
         from holdfast.store.identity_view import AsyncIdentityView, guard_mode
@@ -311,7 +312,7 @@ class StoreOperations(ScopedOperations):
         *,
         tenants: str = "own",
         threads: Iterable[str] | None = None,
-        progress: Tell | None = None,
+        progress: OnCopyProgress | None = None,
         **options: Any,
     ) -> CopyReport:
         """Copy all threads of this tenant to another store, open or by URL.
@@ -347,7 +348,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def export(
         self,
-        file: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
@@ -378,7 +379,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def import_(
         self,
-        file: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         as_thread: str | None = None,
@@ -396,8 +397,8 @@ class StoreOperations(ScopedOperations):
 
         named = None if threads is None else list(validation.require_names(threads, "threads"))
         name = None if as_thread is None else self._thread(as_thread)._own_line().name
-        want = import_.wanted(self._handle.tenant, named, name)
-        return await import_.import_threads(self._engine, file, want, dry_run, progress)
+        selection = import_.select_threads(self._handle.tenant, named, name)
+        return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
     async def stats(self) -> StoreStats:

@@ -15,7 +15,7 @@ from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
-from holdfast.engine import trace_context, validation
+from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import DIGEST, Event, digest, event_contents, rows
@@ -33,6 +33,7 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks, calling
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
@@ -129,7 +130,7 @@ class AgentLine:
     async def resolve_step(self, at: str | datetime) -> StepRef:
         """Return the last step at a time, or the step of a revision, such as its id. Raises `NotFoundError`."""
         await self.require_step()
-        text = at if isinstance(at, str) else f"HEAD@{{{validation.require_datetime(at).isoformat()}}}"
+        text = at if isinstance(at, str) else f"HEAD@{{{parse_time(at, at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
         except NotFoundError as error:

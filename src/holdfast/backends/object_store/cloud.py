@@ -31,7 +31,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import number, split_options, without_password
+from holdfast.backends.urls import seconds, split_options, without_password
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class CloudBackend(ObjectStoreBackend):
     async def open(cls, url: str, **options: Any) -> CloudBackend:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
         rest, storage, given = _reached(url, ("grace", "timeout"), options)
-        timeout = number(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
-        grace = number(url, "grace", given.pop("grace", GRACE), 10)
+        timeout = seconds(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
+        grace = seconds(url, "grace", given.pop("grace", GRACE), 10)
         store = cls(without_password(rest), storage, timeout, grace)
         await store.start()
         return store
@@ -100,7 +100,7 @@ class Bucket(ObjectStorage):
         rest, storage, given = _reached(url, ("timeout",), options)
         where = without_password(rest)
         _check_process(where)
-        return cls(storage, where), where, number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        return cls(storage, where), where, seconds(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
 
     async def create(self, name: str, data: bytes) -> bool:
         try:
