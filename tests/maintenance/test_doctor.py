@@ -18,7 +18,6 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
@@ -30,6 +29,7 @@ from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.doctor import doctor
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, Clock, Watched, knows, timed
+from tests.support.counting import CountingBackend
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome, size_of
 from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import journal
-from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.journal import PIECE
 from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.replica_pair import attach
@@ -320,9 +320,9 @@ def test_the_copy_of_another_store_is_refused(tmp_path: Path) -> None:
     for name in ("fresh", "paired"):
         mine = f"sqlite:///{tmp_path}/{name}.db"
         if name == "paired":
-            run(opened(compose("behind", local=mine, remote=f"sqlite:///{tmp_path}/other.db")).close())
+            run(opened(compose("write-behind", local=mine, remote=f"sqlite:///{tmp_path}/other.db")).close())
         with pytest.raises(ConfigError, match="copy of another store"):
-            opened(compose("behind", local=mine, remote=remote))
+            opened(compose("write-behind", local=mine, remote=remote))
 
 
 def test_a_local_store_that_was_set_back_is_noticed(tmp_path: Path) -> None:
@@ -375,14 +375,14 @@ def test_a_lost_local_store_is_filled_from_the_copy_when_that_is_asked_for(tmp_p
     assert contents_at(remote) == contents_at(local)
     # The old one turns up again. It may not write into what now belongs to the new one.
     with pytest.raises(ConfigError, match="taken it over"):
-        opened(compose("behind", local=f"sqlite:///{tmp_path}/old.db", remote=remote))
+        opened(compose("write-behind", local=f"sqlite:///{tmp_path}/old.db", remote=remote))
 
 
 def test_a_store_whose_copy_was_taken_over_says_so(tmp_path: Path) -> None:
     old = opened(pair_url(tmp_path))
     assert run(old.apply([Create(STEPS, step(0))])) is None
     settled(old)
-    new = opened(compose("behind", local=f"sqlite:///{tmp_path}/new.db", remote=files(tmp_path)[1]), restore=True)
+    new = opened(compose("write-behind", local=f"sqlite:///{tmp_path}/new.db", remote=files(tmp_path)[1]), restore=True)
     assert run(new.apply([Create(STEPS, step(1))])) is None
     settled(new)
 
@@ -413,7 +413,7 @@ def test_a_restoration_that_broke_off_goes_on(tmp_path: Path) -> None:
     run(broken.close())
     run(remote.close())
     assert 0 < len(contents_at(new)["steps"]) < 300
-    again = opened(compose("behind", local=new, remote=files(tmp_path)[1]))
+    again = opened(compose("write-behind", local=new, remote=files(tmp_path)[1]))
     assert run(again.read([Scan(STEPS, ())]))[0] == rows
     assert run(again.check()) == []
     run(again.close())

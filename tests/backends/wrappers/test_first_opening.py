@@ -13,7 +13,7 @@ from holdfast.backends.interface import Create
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.replica_pair import attach, cursor_of, identity_of
 from holdfast.backends.wrappers.tiering import _pair
 from tests.backends.wrappers.pairs import contents, opened, paired, settled, sqlite
@@ -36,7 +36,7 @@ for url in sys.stdin:
     print("done", flush=True)
 """
 
-PARTS = {"behind": ("local", "remote"), "mirror": ("local", "remote"), "tiers": ("hot", "cold")}
+PARTS = {"write-behind": ("local", "remote"), "mirror": ("local", "remote"), "tiered": ("hot", "cold")}
 
 
 @pytest.mark.parametrize("kind", PARTS)

@@ -17,7 +17,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import size_of
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.tier_stub import stub_in
 from holdfast.backends.wrappers.tiering import TieredBackend
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, TooLargeError, TransientError
@@ -247,7 +247,7 @@ def test_a_move_cannot_undo_a_write() -> None:
 def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
     """Rows that are written over and over, moved, swept and read at a time: each read finds the last or later."""
     url = compose(
-        "tiers",
+        "tiered",
         hot=f"sqlite:///{tmp_path}/hot.db?synchronous=normal",
         cold=f"sqlite:///{tmp_path}/cold.db",
         after=0,
@@ -308,7 +308,7 @@ def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
 
 def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
     def url(hot: str, cold: str) -> str:
-        return compose("tiers", hot=f"sqlite:///{tmp_path}/{hot}.db", cold=f"sqlite:///{tmp_path}/{cold}.db")
+        return compose("tiered", hot=f"sqlite:///{tmp_path}/{hot}.db", cold=f"sqlite:///{tmp_path}/{cold}.db")
 
     run(opened(url("a", "b")).close())
     run(opened(url("a", "b")).close())
@@ -318,7 +318,7 @@ def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> None:
-    url = compose("tiers", hot=f"sqlite:///{tmp_path}/hot.db", cold=f"sqlite:///{tmp_path}/cold.db", after=0, keep=0)
+    url = compose("tiered", hot=f"sqlite:///{tmp_path}/hot.db", cold=f"sqlite:///{tmp_path}/cold.db", after=0, keep=0)
     states = [{"messages": [f"{n} " * 100 for n in range(m)]} for m in range(80)]
     with holdfast.open(url) as store:
         for state in states:

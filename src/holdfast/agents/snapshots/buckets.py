@@ -16,7 +16,7 @@ from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import RetryingStorage, within
-from holdfast.backends.urls import without_password
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import (
     OutcomeUnknownError,
     SnapshotExistsError,
@@ -144,7 +144,7 @@ def _split(url: str) -> tuple[str, str]:
     address, mark, query = url.partition("?")
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise SnapshotInvalidError("this names no object", where=without_password(url), hint="s3://bucket/agent.hfsnap")
+        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
     return f"{folder}{mark}{query}", unquote(name)
 
 
@@ -154,5 +154,5 @@ def _check_name(url: str) -> None:
     if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
         raise SnapshotInvalidError(
             "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
-            where=without_password(url) if path.isprintable() else repr(without_password(url)),
+            where=redacted_url(url) if path.isprintable() else repr(redacted_url(url)),
         )

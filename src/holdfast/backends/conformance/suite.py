@@ -18,28 +18,23 @@ from __future__ import annotations
 from holdfast.errors import ConfigError
 
 try:
-    import hypothesis  # noqa: F401 - to say early that it is missing
-    import pytest
+    import hypothesis  # noqa: F401 - to report early that it is missing
+    import pytest  # noqa: F401
 except ImportError as error:
     raise ConfigError(
         f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
     ) from error
 
-_PARTS = ("histories", "lifetime", "processes", "races", "reads", "short", "values", "words", "writes")
-
-# Before they are imported: so that a failing assertion shows its values, as in any test file.
-pytest.register_assert_rewrite(*(f"{__package__}.{part}" for part in _PARTS))
-
-from holdfast.backends.conformance.histories import Histories  # noqa: E402
-from holdfast.backends.conformance.kit import Driven, Stores  # noqa: E402
-from holdfast.backends.conformance.lifetime import Lifetime  # noqa: E402
-from holdfast.backends.conformance.processes import Processes  # noqa: E402
-from holdfast.backends.conformance.races import Races  # noqa: E402
-from holdfast.backends.conformance.reads import Reads  # noqa: E402
-from holdfast.backends.conformance.short import ShortConformance, SyncOnly  # noqa: E402
-from holdfast.backends.conformance.values import Values  # noqa: E402
-from holdfast.backends.conformance.words import WordsFound  # noqa: E402
-from holdfast.backends.conformance.writes import Writes  # noqa: E402
+from holdfast.backends.conformance.histories import Histories
+from holdfast.backends.conformance.kit import Driven, Stores
+from holdfast.backends.conformance.lifetime import Lifetime
+from holdfast.backends.conformance.processes import Processes
+from holdfast.backends.conformance.races import Races
+from holdfast.backends.conformance.reads import Reads
+from holdfast.backends.conformance.short import ShortConformance, SyncOnly
+from holdfast.backends.conformance.values import Values
+from holdfast.backends.conformance.words import WordsFound
+from holdfast.backends.conformance.writes import Writes
 
 __all__ = ["BackendConformance", "Driven", "ShortConformance", "Stores", "SyncConformance"]
 

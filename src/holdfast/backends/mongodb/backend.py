@@ -51,7 +51,7 @@ class MongoDBBackend(ServerBackend):
     schemes = ("mongodb", "mongodb+srv")
 
     def __init__(self, address: str, prefix: str, timeout: float) -> None:
-        super().__init__(urls.without_password(address), timeout)
+        super().__init__(urls.redacted_url(address), timeout)
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
@@ -63,17 +63,17 @@ class MongoDBBackend(ServerBackend):
         """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
         if url.partition("://")[0] not in cls.schemes:
             raise ConfigError(
-                "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
+                "this names no MongoDB", where=urls.redacted_url(url), hint="Open mongodb://localhost/agents"
             )
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
             raise ConfigError(
                 f"prefix cannot be {prefix!r}",
-                where=urls.without_password(url),
+                where=urls.redacted_url(url),
                 hint="It is text without $, such as holdfast_",
             )
-        timeout = urls.number(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        timeout = urls.parse_float(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
         store = cls(address, prefix, timeout)
         await store.start()
         return store

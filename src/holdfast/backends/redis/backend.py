@@ -34,7 +34,7 @@ from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
 from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import choice, number, split_options, whole, without_password
+from holdfast.backends.urls import parse_choice, parse_float, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
@@ -63,11 +63,11 @@ class RedisBackend(ServerBackend):
     schemes = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-        super().__init__(without_password(url), number(url, "timeout", options["timeout"], least=0.1))
+        super().__init__(redacted_url(url), parse_float(url, "timeout", options["timeout"], least=0.1))
         self._arguments = arguments
         self._prefix = _prefix(url, options["prefix"])
-        self._waits = choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"
-        self._replicas = whole(url, "replicas", options["replicas"], most=1000)
+        self._waits = parse_choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"
+        self._replicas = parse_int(url, "replicas", options["replicas"], most=1000)
         self._store = f"{{{self._prefix}}}:store"
         self._id = b""
         self._server = RedisServer()
@@ -77,9 +77,7 @@ class RedisBackend(ServerBackend):
         """Open the store, and make it if it is not there. The module says which options there are."""
         scheme = url.partition("://")[0]
         if scheme not in cls.schemes:
-            raise ConfigError(
-                "this is no URL of a Redis server", where=without_password(url), hint="redis://host:6379/0"
-            )
+            raise ConfigError("this is no URL of a Redis server", where=redacted_url(url), hint="redis://host:6379/0")
         bare, found = split_options(url, _OPTIONS, options)
         store = cls(url, address(bare), {**_OPTIONS, **found})
         await store.start()
@@ -270,7 +268,7 @@ def _prefix(url: str, value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
         raise ConfigError(
             f"prefix cannot be {value!r}",
-            where=without_password(url),
+            where=redacted_url(url),
             hint="It is made of letters, digits, and . : _ -",
         )
     return value

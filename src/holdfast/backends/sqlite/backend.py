@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 import apsw
 
@@ -54,7 +54,7 @@ from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, look_anew, merge
 from holdfast.backends.tables import WORDS
-from holdfast.backends.urls import switch
+from holdfast.backends.urls import parse_bool, parse_choice, parse_float, url_to_path
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 T = TypeVar("T")
@@ -373,19 +373,18 @@ class SQLiteBackend(Backend):
 
 
 def _settings(url: str, options: dict[str, Any]) -> FileOptions:
-    address, _, query = url.partition("?")
-    path = unquote(address.removeprefix("sqlite:///"))
-    if not address.startswith("sqlite:///") or not path:
+    path = url_to_path(url)
+    if path is None or not url.startswith("sqlite:"):
         raise ConfigError(
             "this names no SQLite file",
             where=url,
             hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
         )
-    if "\0" in path:
+    if "\0" in str(path):
         raise ConfigError("the path of a file has no NUL in it", where=repr(url))
-    if path == ":memory:":
+    if str(path) == ":memory:":
         raise ConfigError("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
-    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
+    given = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
     known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
     unknown = sorted(given.keys() - known)
@@ -395,21 +394,13 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
             where=url,
             hint="It takes synchronous, busy_timeout and read_only",
         )
-    synchronous = given.get("synchronous", "full")
-    if synchronous not in ("full", "normal") and not (synchronous == "off" and vfs is not None):
-        raise ConfigError(f"synchronous cannot be {synchronous!r}", where=url, hint="It is full or normal")
-    try:
-        busy_timeout = float(given.get("busy_timeout", 60))
-    except (TypeError, ValueError):
-        busy_timeout = -1.0
-    if not 0 <= busy_timeout < 1e9:
-        raise ConfigError(
-            f"busy_timeout cannot be {given['busy_timeout']!r}", where=url, hint="It is a number of seconds, such as 60"
-        )
+    levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
+    synchronous = parse_choice(url, "synchronous", given.get("synchronous", "full"), levels)
+    busy_timeout = parse_float(url, "busy_timeout", given.get("busy_timeout", 60))
     # In a VFS of its own a name is not a path here, and stays as it is.
-    absolute = path if vfs is not None else str(Path(path).resolve())
+    absolute = str(path if vfs is not None else path.resolve())
     exclusive = bool(given.get("exclusive", vfs is not None))
-    read_only = switch(url, "read_only", given.get("read_only", False))
+    read_only = parse_bool(url, "read_only", given.get("read_only", False))
     return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 

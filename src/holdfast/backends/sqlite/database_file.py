@@ -18,7 +18,7 @@ import apsw
 from holdfast.backends.sqlite.errors import BUSY
 from holdfast.backends.sqlite.schema import APPLICATION_ID, VERSION, later, schema
 from holdfast.backends.tables import LATER
-from holdfast.backends.urls import is_there
+from holdfast.backends.urls import path_exists
 from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundError, UnsupportedError
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ def reader(settings: FileOptions) -> apsw.Cursor:
 def viewed(settings: FileOptions) -> FileOptions:
     """How a file is to be opened that is only looked at, as far as this user may do anything with it."""
     path = Path(settings.path)
-    if not is_there(path, settings.url):
+    if not path_exists(path, settings.url):
         raise NotFoundError(
             "there is no store here",
             where=settings.url,

@@ -34,10 +34,9 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Cr
 from holdfast.backends.key_encoding import encode_key
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.tables import JOURNAL, Key
-from holdfast.backends.urls import number, whole
-from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.urls import compose, parse_float, parse_int, redacted_url
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
 from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 
@@ -79,14 +78,14 @@ class CacheBackend(Wrapper):
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
         """Open a store, and the room for what is read from it."""
-        found = parts_of(url, "cache", ("max_age", "size"), options)
-        max_age = number(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
+        found = parse_composition(url, "cache", ("max_age", "size"), options)
+        max_age = parse_float(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
         place = found.get("in") or "memory:"
         if "size" in found and not place.startswith("memory:"):
             raise ConfigError(
                 "size is for a cache in memory", where=place.partition(":")[0] + ":…", hint="Leave it out"
             )
-        size = whole(url, "size", found.get("size", SIZE), 1)
+        size = parse_int(url, "size", found.get("size", SIZE), 1)
         alone = place in ("memory:", "memory://")
         # The name that tells a store from others in a shared room is no tenant's row.
         (store,) = await open_parts(found["store"], tenant=tenant if alone else None)
@@ -229,7 +228,9 @@ class CacheBackend(Wrapper):
 
 async def _shared_room(url: str) -> CacheStorage:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
-        raise ConfigError("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
+        raise ConfigError(
+            "a cache is in memory or in Redis", where=redacted_url(url), hint="Write in=memory: or in=redis://…"
+        )
     try:
         from holdfast.backends.redis.cache_storage import RedisCacheStorage
     except ModuleNotFoundError as error:

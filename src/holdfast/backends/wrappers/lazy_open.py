@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Query, Row
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.composite_urls import shown
+from holdfast.backends.urls import redacted_url
 from holdfast.backends.wrappers.fair_lock import WrapperLock
 from holdfast.errors import ConfigError, UnavailableError
 
@@ -27,11 +27,11 @@ class LazyBackend(Backend):
     @classmethod
     async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
         """It is made, not opened."""
-        raise ConfigError("a store is opened by its own URL", where=shown(url))
+        raise ConfigError("a store is opened by its own URL", where=redacted_url(url))
 
     @property
     def url(self) -> str:
-        return shown(self._url)
+        return redacted_url(self._url)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,6 +1,6 @@
 """A store with a copy that is kept in step: `mirror:?local=sqlite:///agents.db&remote=sqlite:////mnt/other/agents.db`.
 
-As `behind:` (see `holdfast.backends.wrappers.replication`), but a batch is acknowledged once it is in both stores. If
+As `write-behind:` (see `holdfast.backends.wrappers.replication`), but acknowledged once a batch is in both stores. If
 the remote store does not take it within `patience` seconds (5), the mirror goes on with the local store alone; `status`
 says so, and the copy catches up when it can. With `strict`, that is an error instead: `OutcomeUnknownError` for the
 batch that is in one store only, then `TransientError`, before anything is done, until the copy has caught up.
@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.backends.interface import Backend, Batch, Change, Expect, Get, Put, Query, Row, Sound
 from holdfast.backends.tables import JOURNAL, Key, Table
-from holdfast.backends.urls import switch
+from holdfast.backends.urls import parse_bool
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.private_rows import read_theirs
 from holdfast.backends.wrappers.replica_pair import ReplicaCursor, ReplicaIdentity, cursor_of
@@ -67,10 +67,10 @@ class MirrorBackend(ReplicatingBackend):
 
     @classmethod
     def _settings(cls, url: str, found: dict[str, Any]) -> dict[str, Any]:
-        return {"strict": switch(url, "strict", found.get("strict", False))}
+        return {"strict": parse_bool(url, "strict", found.get("strict", False))}
 
     async def status(self) -> dict[str, int | float | str]:
-        """As for `behind:`; and whether it goes on without the copy, and how many rows were put right or were not."""
+        """As for `write-behind:`; and whether it runs without the copy, and how many rows were repaired or were not."""
         return {
             **await super().status(),
             "degraded": int(self._alone),

@@ -1,4 +1,4 @@
-"""A store and its copy elsewhere: `behind:?local=sqlite:///agents.db&remote=postgresql://…`.
+"""A store and its copy elsewhere: `write-behind:?local=sqlite:///agents.db&remote=postgresql://…`.
 
 The local store holds everything and answers all reads. Every batch is written there together with an entry in a
 journal, and from the journal it is written to the remote store, in the background, in order and exactly once. A crash
@@ -6,8 +6,8 @@ loses nothing that was acknowledged: the journal is as durable as the local stor
 the pair is opened again. If the local store is lost, the remote one alone is a whole store, as of the last entry it
 got.
 
-`behind:` acknowledges once a batch is in the local store. `mirror:`, in `holdfast.backends.wrappers.mirror`, waits for
-the copy as well.
+`write-behind:` acknowledges once a batch is in the local store. `mirror:`, in `holdfast.backends.wrappers.mirror`,
+waits for the copy as well.
 
 All writing has to go through the pair: what is written into the local store past it is not copied.
 
@@ -42,9 +42,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, again, size_of
 from holdfast.backends.tables import JOURNAL
-from holdfast.backends.urls import number, switch
-from holdfast.backends.wrappers import Wrapper, journal, store_diff
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
+from holdfast.backends.urls import compose, parse_bool, parse_float
+from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
 from holdfast.backends.wrappers.lazy_open import LazyBackend
@@ -77,7 +76,7 @@ class OutgoingBatch(tuple[Change, ...]):
 
 
 class ReplicatingBackend(Wrapper):
-    """What `behind:` and `mirror:` share."""
+    """What `write-behind:` and `mirror:` share."""
 
     def __init__(
         self,
@@ -111,12 +110,12 @@ class ReplicatingBackend(Wrapper):
     async def open(cls, url: str, **options: Any) -> Self:
         """Open a pair of stores, and make it one if they are not yet."""
         kind = cls.schemes[0]
-        found = parts_of(url, kind, cls._options(), options)
+        found = parse_composition(url, kind, cls._options(), options)
         settings: dict[str, Any] = {
-            name: number(url, name, found[name]) for name in ("patience", "drain") if name in found
+            name: parse_float(url, name, found[name]) for name in ("patience", "drain") if name in found
         }
         settings |= cls._settings(url, found)
-        restore = switch(url, "restore", found.get("restore", False))
+        restore = parse_bool(url, "restore", found.get("restore", False))
         (local,) = await open_parts(found["local"])
         remote: Backend = LazyBackend(found["remote"])
         try:
@@ -341,9 +340,9 @@ class ReplicatingBackend(Wrapper):
 
 
 class WriteBehindBackend(ReplicatingBackend):
-    """`behind:`: acknowledged once it is in the local store, copied soon after."""
+    """`write-behind:`: acknowledged once it is in the local store, copied soon after."""
 
-    schemes = ("behind",)
+    schemes = ("write-behind",)
 
 
 _WRITING = (Create, Ensure, Put)

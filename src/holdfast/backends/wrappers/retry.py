@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.urls import number, whole
-from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
+from holdfast.backends.urls import compose, parse_float, parse_int
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 
 T = TypeVar("T")
@@ -58,11 +57,13 @@ class RetryBackend(Wrapper):
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
         """Open a store whose calls are tried again."""
-        found = parts_of(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
+        found = parse_composition(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
         settings: dict[str, Any] = {
-            name: whole(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
+            name: parse_int(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
         }
-        settings |= {name: number(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found}
+        settings |= {
+            name: parse_float(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
+        }
         (store,) = await open_parts(found["store"], tenant=tenant)
         return cls(store, **settings)
 

@@ -1,4 +1,4 @@
-"""Old bodies in a cheaper store: `tiers:?hot=postgresql://…&cold=s3://…&after=30d`.
+"""Old bodies in a cheaper store: `tiered:?hot=postgresql://…&cold=s3://…&after=30d`.
 
 The hot store has all rows. `tidy` moves the bodies of old steps, and of lines to which nothing was added for as long,
 to the cold store, and leaves in their place the digest and the length. A body is durable in the cold store before it
@@ -38,15 +38,14 @@ from holdfast.backends.interface import (
     Sound,
 )
 from holdfast.backends.tables import JOURNAL, OBJECTS, Key, Table
-from holdfast.backends.urls import switch, whole
-from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.composite_urls import age, compose, open_parts, parts_of
+from holdfast.backends.urls import compose, parse_bool, parse_duration, parse_int
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.backends.wrappers.private_rows import is_blank, move_theirs, page_of_theirs, read_theirs
 from holdfast.backends.wrappers.tier_mover import FENCES, Line, TierMover, fence
 from holdfast.backends.wrappers.tier_stub import EXTRA, MOVED, TierStub, given, kept, stub_in
 from holdfast.errors import ConfigError, CorruptError, HoldfastError
 
-_log = logging.getLogger("holdfast.tiers")
+_log = logging.getLogger("holdfast.tiered")
 
 AFTER = 30 * 86_400.0
 KEEP = 64
@@ -63,7 +62,7 @@ _Place = tuple[int, int]
 class TieredBackend(Wrapper):
     """A hot store, and a cold one for old bodies. See the module."""
 
-    schemes = ("tiers",)
+    schemes = ("tiered",)
     smallest: ClassVar[int] = 256
     """How many bytes a body has at least to be moved: its stub takes some too."""
 
@@ -81,10 +80,10 @@ class TieredBackend(Wrapper):
     @classmethod
     async def open(cls, url: str, **options: Any) -> TieredBackend:
         """Open both stores, and see that they belong together."""
-        found = parts_of(url, "tiers", ("after", "keep", "bring_back"), options)
-        after = age(url, "after", found.get("after", AFTER))
-        keep = whole(url, "keep", found.get("keep", KEEP))
-        back = switch(url, "bring_back", found.get("bring_back", True))
+        found = parse_composition(url, "tiered", ("after", "keep", "bring_back"), options)
+        after = parse_duration(url, "after", found.get("after", AFTER))
+        keep = parse_int(url, "keep", found.get("keep", KEEP))
+        back = parse_bool(url, "bring_back", found.get("bring_back", True))
         hot, cold = await open_parts(found["hot"], found["cold"])
         try:
             await _pair(hot, cold)
@@ -100,7 +99,7 @@ class TieredBackend(Wrapper):
 
     @property
     def url(self) -> str:
-        return compose("tiers", hot=self.inner.url, cold=self.cold.url, after=f"{self._after:g}")
+        return compose("tiered", hot=self.inner.url, cold=self.cold.url, after=f"{self._after:g}")
 
     @property
     def capabilities(self) -> Capabilities:

@@ -8,10 +8,9 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
-from holdfast.backends.urls import is_there
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
+from holdfast.backends.urls import COMPOSITIONS, is_url, path_exists, path_to_url
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -27,23 +26,17 @@ def parts(url: str) -> Iterator[str]:
     """The stores that a store is made of; itself, if it is made of none."""
     kind, _, rest = url.partition(":")
     if kind not in COMPOSITIONS:
-        yield url
+        yield url if is_url(url) else path_to_url(url)
         return
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if name in COMPOSITIONS[kind] and value:
             yield from parts(value)
 
 
-def path_of(url: str) -> Path | None:
-    """The file or directory that a URL names, if it names one."""
-    scheme, colon, rest = url.partition(":///")
-    return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None
-
-
 def checks(url: str, path: Path) -> Iterator[CheckResult]:
     """All of them, of one file or directory."""
     try:
-        there = is_there(path, str(path.absolute()))
+        there = path_exists(path, str(path.absolute()))
     except DeniedError as error:
         yield problem("store-permissions", f"{error.what} (at {error.where})", error.hint)
         return

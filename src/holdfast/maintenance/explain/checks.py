@@ -57,7 +57,7 @@ CHECKS: Mapping[str, CheckText] = {
     "store-there": CheckText(
         "Whether the file or directory of the store is there.",
         ("The path is misspelt, or relative to another directory.", "Nothing was saved yet."),
-        "Check the URL. A path from the root has four slashes: sqlite:////var/lib/agents.db.",
+        "Check the URL. Absolute paths: sqlite:////var/lib/agents.db, file:///var/lib/agents.",
     ),
     "store-permissions": CheckText(
         "Whether this user may read and write the store's file and its directory, and whether too many others may.",
@@ -138,7 +138,7 @@ CHECKS: Mapping[str, CheckText] = {
         "`holdfast repair --from URL` brings back what a copy has.",
     ),
     "copies": CheckText(
-        "How far a copy is behind, in stores that are copied as they are written (behind:, mirror:).",
+        "How far a copy is behind, in stores that are copied as they are written (write-behind:, mirror:).",
         ("The copy's store cannot be reached.", "More is written than can be sent."),
         "Look at the copy's store. What waits is kept, and sent as soon as it can.",
     ),

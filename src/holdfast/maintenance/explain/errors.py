@@ -41,8 +41,8 @@ ERRORS = (
             "The path in the URL is misspelt, or relative to another directory.",
             "Nothing was saved yet: saving a first checkpoint makes the store.",
         ),
-        "Name the store with --store, HOLDFAST_STORE or holdfast.toml. A path from the root has four slashes: "
-        "sqlite:////var/lib/agents.db.",
+        "Name the store with --store, HOLDFAST_STORE or holdfast.toml. Absolute paths: "
+        "sqlite:////var/lib/agents.db, file:///var/lib/agents.",
         10,
     ),
     ErrorText(
