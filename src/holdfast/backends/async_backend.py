@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, again, size_of
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
@@ -77,7 +77,7 @@ class LoopBackend(Backend):
         self._loop: _Loop | None = None
         self._closed = False
         self._left: list[object] = []
-        renew_after_fork(self)
+        reinit_after_fork(self)
 
     @abstractmethod
     async def _connect(self) -> object:
@@ -108,7 +108,7 @@ class LoopBackend(Backend):
             finally:
                 loop.stop()
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child: it has neither the loop's thread nor a right to use the connections."""
         self._lock = threading.Lock()
         if self._loop is not None:

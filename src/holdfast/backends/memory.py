@@ -26,7 +26,7 @@ from holdfast.backends.interface import (
     WordMatches,
 )
 from holdfast.backends.inverted_index import InvertedIndex
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import TABLES, WORDS, Key, Table
 from holdfast.errors import ConfigError, UnavailableError
 
@@ -40,13 +40,13 @@ class MemoryBackend(Backend):
     schemes = ("memory",)
 
     def __init__(self) -> None:
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
         self._words = InvertedIndex()
         self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in TABLES}
         self._tables[WORDS.name] = _Table(WORDS, self._words)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._lock = threading.Lock()
 

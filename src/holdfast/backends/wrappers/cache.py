@@ -32,7 +32,7 @@ import msgspec
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
 from holdfast.backends.key_encoding import encode_key
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import JOURNAL, Key
 from holdfast.backends.urls import compose, parse_float, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
@@ -68,10 +68,10 @@ class CacheBackend(Wrapper):
         self._hits = self._misses = self._passed = self._troubles = 0
         self._distrusted: dict[bytes, float] = {}
         """Marks that could not be dropped, and until when they may stand for something that is gone."""
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._lock = threading.Lock()
 

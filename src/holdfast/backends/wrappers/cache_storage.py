@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 
 
 class CacheStorage(Protocol):
@@ -47,10 +47,10 @@ class MemoryCacheStorage:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._lock = threading.Lock()
 

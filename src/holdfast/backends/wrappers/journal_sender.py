@@ -18,7 +18,7 @@ from typing import Final
 
 from holdfast.backends.interface import Backend, Change, Delete, Put, Row, Scan, Suspension
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import JOURNAL
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalEntry, MergedBatch
@@ -61,10 +61,10 @@ class JournalSender:
         self._cursor: ReplicaCursor | None = None
         self._trimmed = 0
         self._ending: float | None = None
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child: it has no thread yet."""
         self._lock = threading.Lock()
         self._bell = threading.Event()

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Query, Row
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.urls import redacted_url
-from holdfast.backends.wrappers.fair_lock import WrapperLock
 from holdfast.errors import ConfigError, UnavailableError
 
 
@@ -20,7 +20,7 @@ class LazyBackend(Backend):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._turns = WrapperLock()
+        self._lock = ForkSafeLock()
         self._opened: Backend | None = None
         self._closed = False
 
@@ -74,7 +74,7 @@ class LazyBackend(Backend):
 
     async def _let_go(self, opened: Backend) -> None:
         """A store that failed does nothing more until it is opened anew. That is done when it is needed again."""
-        with self._turns.lock:
+        with self._lock:
             if self._opened is not opened or self._closed:
                 return
             self._opened = None
@@ -87,7 +87,7 @@ class LazyBackend(Backend):
         return await call
 
     def _open_now(self) -> Backend:
-        with self._turns.lock:
+        with self._lock:
             if self._closed:
                 raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
             if self._opened is None:

@@ -39,7 +39,7 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, again, size_of
 from holdfast.backends.tables import JOURNAL
 from holdfast.backends.urls import compose, parse_bool, parse_float
@@ -99,9 +99,9 @@ class ReplicatingBackend(Wrapper):
         """What was being written when this thread was interrupted, and may be there."""
         self._told = False
         weakref.finalize(self, self._sender.let_go)
-        renew_after_fork(self)
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._queue.reset_after_fork()
         self._last = self._doubt = None

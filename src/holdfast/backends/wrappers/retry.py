@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.urls import compose, parse_float, parse_int
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
@@ -131,10 +131,10 @@ class _Breaker:
         self._opened = 0
         self._again = 0.0
         self._trying = False
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child, in which no call is under way."""
         self._lock = threading.Lock()
         self._trying = False
