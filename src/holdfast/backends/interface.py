@@ -104,7 +104,7 @@ Change: TypeAlias = Create | Ensure | Put | Delete | Expect
 Batch: TypeAlias = Sequence[Change]
 
 
-Sound: TypeAlias = Callable[[Table, Row], bool]
+RowCheck: TypeAlias = Callable[[Table, Row], bool]
 """Tells whether a row is what was written into it."""
 
 
@@ -236,7 +236,7 @@ class Backend(ABC):
     async def tidy(self) -> None:
         """Give room that deletions freed back, as far as that is cheap."""
 
-    def check_rows_with(self, sound: Sound) -> None:  # noqa: B027 - most have no use for it
+    def set_row_check(self, sound: RowCheck) -> None:  # noqa: B027 - most have no use for it
         """Told how to see whether a row is what was written: the layers above know. A mirror then heals what is not."""
 
     async def status(self) -> dict[str, int | float | str]:

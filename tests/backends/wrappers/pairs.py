@@ -42,7 +42,7 @@ def paired(
     bare = remote.inner if isinstance(remote, Faults) else remote
     identity = run(attach(local.inner if isinstance(local, Faults) else local, bare, restore=False))
     store = kind(local, remote, identity, **settings)
-    run(store._begin())
+    run(store._start())
     return store
 
 

@@ -336,7 +336,7 @@ def test_a_local_store_that_was_set_back_is_noticed(tmp_path: Path) -> None:
         assert run(store.apply([Create(STEPS, step(n))])) is None
     run(store.close())
     local.write_bytes(backup)
-    with pytest.raises(ConfigError, match="set back"):
+    with pytest.raises(ConfigError, match="reset to an older state"):
         opened(pair_url(tmp_path))
 
 
@@ -601,5 +601,5 @@ def test_a_store_is_copied_whole_in_pieces_that_the_copy_takes() -> None:
 
 def test_no_row_of_the_journal_is_larger_than_any_store_takes() -> None:
     row = row_of(NODES, "t", "l", 0, b"", body=bytes(3 << 20))
-    made, _ = journal.write(journal.JournalRow(0, 0), [Put(NODES, row)], 1)
+    made, _ = journal.build_entry(journal.JournalRow(0, 0), [Put(NODES, row)], 1)
     assert max(len(change.row.body) for change in made if isinstance(change, Create)) == 1 << 20

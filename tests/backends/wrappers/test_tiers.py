@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import size_of
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
 from holdfast.backends.urls import compose
-from holdfast.backends.wrappers.tier_stub import stub_in
+from holdfast.backends.wrappers.tier_mover import parse_stub
 from holdfast.backends.wrappers.tiering import TieredBackend
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, TooLargeError, TransientError
 from tests.backends.wrappers.pairs import opened
@@ -45,7 +45,7 @@ def stubs(store: TieredBackend) -> list[Row]:
         row
         for rows in run(store.inner.read([Scan(space, ()) for space in (STEPS, NODES, OBJECTS, WRITES)]))
         for row in rows
-        if stub_in(row)
+        if parse_stub(row)
     ]
 
 
@@ -375,7 +375,7 @@ def test_a_move_does_not_bring_back_what_was_deleted_whatever_its_fence_says() -
     store = tiers(keep=0)
     fill(store, old_step(0), old_step(1))
     line = ("tenant", "line")
-    token = run(store._mover._put_up(line))
+    token = run(store._mover._place_fence(line))
     rows = run(store.inner.read([Scan(STEPS, line)]))[0]
     # Everything is deleted by somebody who looked for fences before there was this one.
     assert run(store.inner.apply([Delete(STEPS, ())])) is None

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import apsw
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Ensure, Query, Row, Sound
+from holdfast.backends.interface import Ensure, Query, Row, RowCheck
 from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
@@ -48,7 +48,7 @@ class Salvaged(NamedTuple):
     damaged: str
 
 
-def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
+def salvage(path: str, sound: RowCheck, into: str | None = None) -> Salvaged:
     """Put a new file in the place of a damaged one, with all that can be read of that; or only make the new file, under
     another name.
 
@@ -243,7 +243,7 @@ class _Source:
 class _Copy:
     """Copies rows of one file to another."""
 
-    def __init__(self, source: _Source, target: SQLiteBackend, sound: Sound) -> None:
+    def __init__(self, source: _Source, target: SQLiteBackend, sound: RowCheck) -> None:
         self._source = source
         self._target = target
         self._sound = sound

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
-from holdfast.backends.interface import Backend, Batch, Capabilities, Expect, Query, Row, Sound, WordMatch, WordMatches
+from holdfast.backends.interface import (
+    Backend,
+    Batch,
+    Capabilities,
+    Expect,
+    Query,
+    Row,
+    RowCheck,
+    WordMatch,
+    WordMatches,
+)
 from holdfast.backends.registry import backend_for
 from holdfast.backends.urls import COMPOSITIONS, compose, is_url, path_to_url, redacted_url
 from holdfast.errors import ConfigError, DeniedError
@@ -53,8 +63,8 @@ class Wrapper(Backend):
     async def tidy(self) -> None:
         await self.inner.tidy()
 
-    def check_rows_with(self, sound: Sound) -> None:
-        self.inner.check_rows_with(sound)
+    def set_row_check(self, check: RowCheck) -> None:
+        self.inner.set_row_check(check)
 
     async def status(self) -> dict[str, int | float | str]:
         return await self.inner.status()
