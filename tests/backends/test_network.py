@@ -91,13 +91,13 @@ class Near(ServerBackend):
         return outcomes
 
     async def size(self) -> int:
-        return await self._asked(lambda: self.server.rows.size())
+        return await self._run_in_loop(lambda: self.server.rows.size())
 
     async def check(self) -> list[str]:
-        return await self._asked(lambda: self.server.rows.check())
+        return await self._run_in_loop(lambda: self.server.rows.check())
 
     async def tidy(self) -> None:
-        await self._asked(lambda: self.server.rows.tidy())
+        await self._run_in_loop(lambda: self.server.rows.tidy())
 
 
 class TestNear(BackendConformance):
@@ -170,7 +170,7 @@ def test_a_try_that_comes_too_late_is_not_begun(near: Near, monkeypatch: pytest.
 
 def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
     near.server.after = failing(1000, sent=True)
-    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="did not say in"):
+    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="did not confirm a change in"):
         run(near.apply([a_step(0)]))
     assert run(near.read([Get(STEPS, [("t", "l", 0, 0)])])) != [[]]
 
@@ -202,7 +202,7 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
 
 def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     near.server.open = False
-    groups = near._groups
+    groups = near._sender
     assert groups is not None
     with ThreadPoolExecutor(40) as pool:
         made = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(40)]
@@ -342,12 +342,12 @@ def test_what_runs_in_a_loop_that_ends_is_told(near: Near) -> None:
     async def begin() -> None:
         near.kept = asyncio.create_task(by_itself())
 
-    run(near._asked(begin))
+    run(near._run_in_loop(begin))
     loop = near._loop
     assert loop is not None
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: run(Near.apply(near, [a_step(0)])))
-        while near._groups is None or not near._groups._open:
+        while near._sender is None or not near._sender._open:
             time.sleep(0.01)
         loop.stop()
         with pytest.raises(UnavailableError, match="broke off"):

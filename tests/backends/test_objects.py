@@ -164,7 +164,7 @@ def test_something_else_in_the_place_is_left_alone() -> None:
 
 def run_in(store: CloudBackend, work: Any) -> Any:
     """What a coroutine returns that runs in the store's loop."""
-    return run(store._asked(work))
+    return run(store._run_in_loop(work))
 
 
 # Damage and forks

@@ -50,8 +50,8 @@ class CountingBackend(Wrapper):
                 _add(self.rows_read, self.bytes_read, query.space, rows)
         return found
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        found = await self.inner.matched(match)
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        found = await self.inner.match_words(match)
         with self._lock:
             self.matches += 1
         return found

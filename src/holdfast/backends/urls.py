@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from holdfast.errors import ConfigError, DeniedError
+from holdfast.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -68,18 +68,6 @@ def url_to_path(url: str) -> Path | None:
     else:
         return None
     return Path(unquote(path)) if path.strip("/") else None
-
-
-def path_exists(path: Path, where: str) -> bool:
-    """Return whether there is a file or directory. Raises `DeniedError` if this user may not know."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise DeniedError(
-            f"this user may not look for the store: {error.strerror}",
-            where=where,
-            hint="Grant entering the directories above it, and reading there",
-        ) from error
 
 
 # Compositions

@@ -21,7 +21,7 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.runtime.group_commit import Outcome, size_of
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes
 from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import journal
@@ -433,7 +433,7 @@ def test_differences_are_listed(tmp_path: Path) -> None:
     )
     found = run(store.check())
     assert [line.rpartition(", ")[2] for line in found] == ["7)", "150)", "999)"]
-    assert ["not the same" in found[0], "not in the copy" in found[1], "not here" in found[2]] == [True] * 3
+    assert ["differs" in found[0], "missing in the copy" in found[1], "missing here" in found[2]] == [True] * 3
     run(past.close())
     run(store.close())
 
@@ -539,7 +539,7 @@ class Small(MemoryBackend):
         return super().capabilities._replace(max_body=1 << 20, max_batch=(1 << 20) + (1 << 16))
 
     async def apply(self, batch: Batch) -> int | None:
-        if size_of(batch) > self.capabilities.max_batch:
+        if body_bytes(batch) > self.capabilities.max_batch:
             raise TooLargeError("too much for this store at once")
         return await super().apply(batch)
 

@@ -87,7 +87,7 @@ def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFi
 
     with caplog.at_level(logging.WARNING, logger="holdfast.copies"):
         assert write(0) >= 0.8
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
     # Most of them at least: the machine may be busy elsewhere.
     assert sorted(write(n) for n in range(1, 10))[4] < 0.6, "nobody waits for a copy that is known to be away"
     found = run(store.status())
@@ -310,7 +310,7 @@ def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.
         assert await store.apply([Put(STEPS, row(0, b"new"))]) is None
         return found
 
-    monkeypatch.setattr(store, "_differences", compare_and_write)
+    monkeypatch.setattr(store, "_compare", compare_and_write)
     assert len(run(store.heal())) == 1
     assert contents(remote)["steps"] == contents(local)["steps"] == [row(0, b"new")]
     run(store.close())

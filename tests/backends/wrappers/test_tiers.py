@@ -15,7 +15,7 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.tier_mover import parse_stub
@@ -172,7 +172,7 @@ def test_a_body_that_is_gone_is_said_to_be() -> None:
     first, second = run(store.cold.read([Scan(OBJECTS, ())]))[0]
     assert run(store.cold.apply([Delete(OBJECTS, first.key), Put(OBJECTS, second._replace(body=b"forged"))])) is None
     for seq in range(2):
-        with pytest.raises(CorruptError, match="moved to the cold store, and is not there as it was"):
+        with pytest.raises(CorruptError, match="moved to the cold store, and is missing or damaged there"):
             run(store.read([Get(STEPS, [old_step(seq).key])]))
     run(store.read([Scan(STEPS, (), bodies=False)]))
     assert len(run(store.check())) == 2
@@ -356,7 +356,7 @@ def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() ->
             return super().capabilities._replace(max_body=1 << 20, max_batch=1 << 20)
 
         async def apply(self, batch: Batch) -> int | None:
-            if size_of(batch) > self.capabilities.max_batch:
+            if body_bytes(batch) > self.capabilities.max_batch:
                 raise TooLargeError("too much for this store at once")
             return await super().apply(batch)
 

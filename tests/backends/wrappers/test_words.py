@@ -13,7 +13,7 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, QUARANTINE, WORDS
 from holdfast.backends.wrappers.retry import RetryBackend
-from holdfast.backends.wrappers.store_diff import same
+from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.errors import TransientError, UnsupportedError
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults
@@ -89,13 +89,13 @@ def test_a_store_that_cannot_search_says_so_through_a_wrapper(tmp_path: Path) ->
     url = f"retry:?store=file://{tmp_path}/b"
     store = run(backend_for(url).open(url))
     assert not store.capabilities.words
-    with pytest.raises(UnsupportedError, match="does not look for words"):
+    with pytest.raises(UnsupportedError, match="cannot search words"):
         keys(store)
     run(store.close())
 
 
 def test_words_in_another_order_are_the_same() -> None:
     other = ROW._replace(columns=(1, "words some"))
-    assert same(WORDS, ROW, other)
-    assert not same(WORDS, ROW, other._replace(columns=(1, "words")))
-    assert not same(WORDS, ROW, other._replace(columns=(2, "words some")))
+    assert same_row(WORDS, ROW, other)
+    assert not same_row(WORDS, ROW, other._replace(columns=(1, "words")))
+    assert not same_row(WORDS, ROW, other._replace(columns=(2, "words some")))

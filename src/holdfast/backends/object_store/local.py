@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import parse_bool, parse_float, path_exists, redacted_url, split_options, url_to_path
+from holdfast.backends.urls import parse_bool, parse_float, redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")

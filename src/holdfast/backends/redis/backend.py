@@ -93,7 +93,7 @@ class RedisBackend(ServerBackend):
         await self.tidy()
         total = 0
         for shape in KEY_LAYOUTS.values():
-            total += await self._asked(partial(self._size_of, shape))
+            total += await self._run_in_loop(partial(self._size_of, shape))
         return total
 
     async def check(self) -> list[str]:
@@ -104,16 +104,18 @@ class RedisBackend(ServerBackend):
                 name = f"{shape.space.name}:{part.decode(errors='replace')}"
                 start = b"-"
                 while start:
-                    start, found = await self._asked(partial(self._check_rows, shape, part, start))
+                    start, found = await self._run_in_loop(partial(self._check_rows, shape, part, start))
                     wrong.update((f"{name} {what}", None) for what in found)
         return list(wrong)
 
     async def tidy(self) -> None:
-        await self._asked(self._there)  # what is deleted is freed at once, and what was remembered of clients expires
+        await self._run_in_loop(
+            self._there
+        )  # what is deleted is freed at once, and what was remembered of clients expires
 
     async def status(self) -> dict[str, int | float | str]:
         """The server's name and version, its memory, and how it keeps what it is given."""
-        server = await self._asked(lambda: ask_server(self._links))
+        server = await self._run_in_loop(lambda: ask_server(self._links))
         return server.status()
 
     # In the loop
@@ -243,13 +245,13 @@ class RedisBackend(ServerBackend):
     async def _parts(self, shape: KeyLayout) -> list[bytes]:
         """The parts of a space: those that are listed, and those that there are."""
         listed = self._listed(shape)
-        (found,) = await self._asked(lambda: self._told(("ZRANGE", listed, 0, -1)))
+        (found,) = await self._run_in_loop(lambda: self._told(("ZRANGE", listed, 0, -1)))
         parts = set(found)
         start = f"{listed}:".encode()
         cursor: bytes | None = None
         while cursor != b"0":
             command = ("SCAN", cursor or b"0", "MATCH", start + b"*", "COUNT", 1000)
-            ((cursor, keys),) = await self._asked(partial(self._told, command))
+            ((cursor, keys),) = await self._run_in_loop(partial(self._told, command))
             parts |= {key[len(start) :] for key in keys}
         return sorted(parts)
 

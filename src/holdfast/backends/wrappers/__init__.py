@@ -51,8 +51,8 @@ class Wrapper(Backend):
     async def apply(self, batch: Batch) -> int | None:
         return await self.inner.apply(batch)
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self.inner.matched(match)
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self.inner.match_words(match)
 
     async def size(self) -> int:
         return await self.inner.size()

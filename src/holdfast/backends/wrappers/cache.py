@@ -29,9 +29,8 @@ from typing import Any
 import msgspec
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
-from holdfast.backends.key_encoding import encode_key
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
-from holdfast.backends.tables import JOURNAL, Key
+from holdfast.backends.tables import JOURNAL, Key, encode_key
 from holdfast.backends.urls import compose, parse_float, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
-from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.errors import CorruptError, InvalidError
 
@@ -132,7 +132,7 @@ class MergedBatch:
 
     def add(self, batch: Batch) -> bool:
         """Add a batch, and return whether it fits."""
-        size = size_of(batch)
+        size = body_bytes(batch)
         if self.batches and (self.size + size > self._max_bytes or not self._is_disjoint(batch)):
             return False
         self.size += size

@@ -22,7 +22,7 @@ from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.private_rows import read_caller_rows
 from holdfast.backends.wrappers.replica_pair import ReplicaCursor, ReplicaIdentity, read_cursor
 from holdfast.backends.wrappers.replication import PATIENCE, ReplicatingBackend
-from holdfast.backends.wrappers.store_diff import read_one
+from holdfast.backends.wrappers.store_diff import read_row
 from holdfast.errors import CorruptError, HoldfastError, OutcomeUnknownError, TransientError
 
 _log = logging.getLogger("holdfast.copies")
@@ -190,7 +190,7 @@ class MirrorBackend(ReplicatingBackend):
             if query.space is not JOURNAL
             for row in rows
         ]
-        damaged = [at for at in rows[:_MAX_REPAIRED] if (await read_one(self.inner, *at))[1]]
+        damaged = [at for at in rows[:_MAX_REPAIRED] if (await read_row(self.inner, *at))[1]]
         await self._repair(damaged, cursor)
 
     async def _repair(self, rows: list[tuple[Table, Key]], cursor: ReplicaCursor) -> None:
@@ -201,7 +201,7 @@ class MirrorBackend(ReplicatingBackend):
         ]
         for space, key in rows:
             try:
-                row, _ = await read_one(self.remote, space, key)
+                row, _ = await read_row(self.remote, space, key)
                 repaired = (
                     row is not None
                     and self._is_intact(space, row)

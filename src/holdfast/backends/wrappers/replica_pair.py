@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row
-from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalRow
@@ -191,7 +191,7 @@ async def _pages(backend: Backend, target: Backend) -> AsyncIterator[list[Put]]:
                 after = rows[-1].key
             page: list[Put] = []
             for row in rows:
-                if page and size_of(page) + len(row.body) > most:
+                if page and body_bytes(page) + len(row.body) > most:
                     yield page
                     page = []
                 page.append(Put(space, row))

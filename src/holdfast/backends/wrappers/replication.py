@@ -39,7 +39,7 @@ from holdfast.backends.interface import (
 )
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
-from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, again, size_of
+from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, body_bytes, copy_error
 from holdfast.backends.tables import JOURNAL
 from holdfast.backends.urls import compose, parse_bool, parse_float
 from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
@@ -189,7 +189,7 @@ class ReplicatingBackend(Wrapper):
     async def _write(self, batch: Batch) -> tuple[int | None, int | None]:
         """Write a batch into the local store. Returns the number of its entry, and the position that was refused."""
         if self._sender.fatal_error is not None:
-            raise again(self._sender.fatal_error)
+            raise copy_error(self._sender.fatal_error)
         self._check_sizes(batch)
         inner = await translate_batch(self.inner, batch)
         outgoing = OutgoingBatch(inner.changes)
@@ -202,9 +202,9 @@ class ReplicatingBackend(Wrapper):
         largest = max(
             (len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put)), default=0
         )
-        if largest > limits.max_body or size_of(batch) > limits.max_batch:
+        if largest > limits.max_body or body_bytes(batch) > limits.max_batch:
             raise TooLargeError(
-                f"a batch of {size_of(batch)} bytes, the largest body of {largest}, is more than this pair takes: "
+                f"a batch of {body_bytes(batch)} bytes, the largest body of {largest}, is more than this pair takes: "
                 f"{limits.max_batch}, and {limits.max_body} a body",
                 where=self.url,
             )
@@ -223,7 +223,7 @@ class ReplicatingBackend(Wrapper):
                 self._write_group(todo[:count], answers)
             except Exception as error:  # noqa: BLE001 - the answer to all that are not committed
                 left = [place for place, batch in todo if batch.number is None and place not in answers]
-                answers.update((place, again(error)) for place in left)
+                answers.update((place, copy_error(error)) for place in left)
                 break
             del todo[:count]
         outcomes.extend(answers.get(place) for place in range(len(batches)))
@@ -308,7 +308,7 @@ class ReplicatingBackend(Wrapper):
         await self._sender.start(self._patience)
         error = self._sender.fatal_error or self._sender.last_error
         if isinstance(error, ConfigError | DeniedError):
-            raise again(error)
+            raise copy_error(error)
 
     async def _wait_caught_up(self) -> bool:
         """Wait until the copy has all that is in the local store now; False if it takes too long."""

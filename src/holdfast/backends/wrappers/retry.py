@@ -76,8 +76,8 @@ class RetryBackend(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         return await self._retry(lambda: self.inner.apply(batch))
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self._retry(lambda: self.inner.matched(match))
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self._retry(lambda: self.inner.match_words(match))
 
     async def size(self) -> int:
         return await self._retry(self.inner.size)

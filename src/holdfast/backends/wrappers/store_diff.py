@@ -65,14 +65,16 @@ async def _find_suspects(local: Backend, remote: Backend, space: Table) -> list[
         mine = {row.key: row for row in ours if end is None or row.key <= end}
         copied = {row.key: row for row in theirs if end is None or row.key <= end}
         suspects += [
-            key for key in sorted({*mine, *copied}) if key != after and not same(space, mine.get(key), copied.get(key))
+            key
+            for key in sorted({*mine, *copied})
+            if key != after and not same_row(space, mine.get(key), copied.get(key))
         ]
         if end is None or end == after:
             return suspects
         after = end
 
 
-def same(space: Table, one: Row | None, other: Row | None) -> bool:
+def same_row(space: Table, one: Row | None, other: Row | None) -> bool:
     """Return whether two stores have the same row. A store may write JSON and words in its own form."""
     if one is None or other is None or one == other:
         return one is other or one == other
@@ -96,12 +98,12 @@ async def _page(local: Backend, query: Scan, theirs: list[Row]) -> tuple[list[Ro
     try:
         (rows,) = await local.read([query])
     except CorruptError:
-        found = [await read_one(local, query.space, row.key) for row in theirs]
+        found = [await read_row(local, query.space, row.key) for row in theirs]
         return [row for row, _ in found if row is not None], False
     return rows, True
 
 
-async def read_one(backend: Backend, space: Table, key: Key) -> tuple[Row | None, bool]:
+async def read_row(backend: Backend, space: Table, key: Key) -> tuple[Row | None, bool]:
     """Return a row, or None; and whether it is damaged."""
     try:
         ((*rows,),) = await backend.read([Get(space, [key])])
@@ -118,7 +120,7 @@ async def _confirm(
         if not await caught_up():
             break
         ((before,),) = await local.read([journal.LAST])
-        ours = [await read_one(local, space, key) for key in keys]
+        ours = [await read_row(local, space, key) for key in keys]
         ((*found,),) = await remote.read([Get(space, keys)])
         theirs = {row.key: row for row in found}
         ((last,),) = await local.read([journal.LAST])
@@ -127,6 +129,6 @@ async def _confirm(
             return [
                 RowDifference(space, key, mine, theirs.get(key), damaged)
                 for key, (mine, damaged) in zip(keys, ours, strict=True)
-                if damaged or not same(space, mine, theirs.get(key))
+                if damaged or not same_row(space, mine, theirs.get(key))
             ]
     return []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -177,7 +177,7 @@ class StoreCopier:
             size = sum(int(row.columns[-1]) for heads in await _heads(self._source, line) for row in heads)
             if size > most // 2:
                 for space in (STEPS, OBJECTS, NODES):
-                    async for row in rows(self._source, space, line):
+                    async for row in scan_rows(self._source, space, line):
                         self._check_size(line, space, row)
 
     def _check_size(self, line: Line, space: Table, row: Row) -> None:
@@ -431,7 +431,7 @@ async def _listing(backend: Backend, space: Table, line: Line) -> dict[Key, tupl
     """Return the keys and columns of a line's rows."""
     return {
         row.key: row.columns
-        async for row in rows(backend, space, line, bodies=False)
+        async for row in scan_rows(backend, space, line, bodies=False)
         if space is not REFS or row.key[2] != LEASE
     }
 
@@ -496,7 +496,7 @@ async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     digests = []
     for space in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
-        async for row in rows(backend, space, line):
+        async for row in scan_rows(backend, space, line):
             if space is not REFS or _copied_refs([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Table
 from holdfast.engine.copy.between_stores import CopyProgress as Moved
 from holdfast.engine.copy.between_stores import StoreCopier, Tell
@@ -94,9 +94,9 @@ async def _add_theirs(between: Engine, engine: Engine, line: Line, file: str) ->
     """Add to a thread from a file what the store has given the same thread by itself: holds, pins, names, tags, pending
     writes, branches without steps. Where both have something of the same name, that of the store stays."""
     changes: list[Change] = []
-    found = [Branch.of(row) async for row in rows(between.context.backend, BRANCHES, tuple(line))]
+    found = [Branch.of(row) async for row in scan_rows(between.context.backend, BRANCHES, tuple(line))]
     bases, named = {each.branch: each[1:3] for each in found}, {each.name: each.branch for each in found if each.name}
-    async for row in rows(engine.context.backend, BRANCHES, tuple(line)):
+    async for row in scan_rows(engine.context.backend, BRANCHES, tuple(line)):
         theirs = Branch.of(row)
         same = bases.get(theirs.branch, theirs[1:3]) == theirs[1:3]
         if not same or named.get(theirs.name, theirs.branch) != theirs.branch:
@@ -106,9 +106,9 @@ async def _add_theirs(between: Engine, engine: Engine, line: Line, file: str) ->
                 hint="Import it under another name: as_thread, --as",
             )
         changes.append(Put(BRANCHES, row))
-    refs = [row async for row in rows(engine.context.backend, REFS, tuple(line))]
+    refs = [row async for row in scan_rows(engine.context.backend, REFS, tuple(line))]
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
-    changes += [Ensure(WRITES, row) async for row in rows(engine.context.backend, WRITES, tuple(line))]
+    changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
     await between.context.backend.apply(changes)
     between.context.cache.drop_all(line)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from holdfast.backends.urls import COMPOSITIONS, is_url, path_exists, path_to_url
+from holdfast.backends.fsutil import path_exists
+from holdfast.backends.urls import COMPOSITIONS, is_url, path_to_url
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.interface import Backend
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, STEPS
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
 from holdfast.maintenance.repair.sources import RepairSource, first_of
@@ -18,10 +18,10 @@ async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Seque
         return found[0]
     form = 1
     holes: list[UnreadableRange] = []
-    async for row in sturdy_rows(backend, FOLDS, tuple(line), holes, bodies=False):
+    async for row in scan_readable_rows(backend, FOLDS, tuple(line), holes, bodies=False):
         form = max(form, int(row.columns[0]))
-    times = [Branch.of(row).created async for row in sturdy_rows(backend, BRANCHES, tuple(line), holes)]
-    async for row in sturdy_rows(backend, STEPS, tuple(line), holes, bodies=False):
+    times = [Branch.of(row).created async for row in scan_readable_rows(backend, BRANCHES, tuple(line), holes)]
+    async for row in scan_readable_rows(backend, STEPS, tuple(line), holes, bodies=False):
         times.append(StepRef.of(row).time)
         break
     return fresh._replace(form=form, created=min(times, default=fresh.created))

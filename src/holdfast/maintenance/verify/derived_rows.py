@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.store_diff import same
+from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
@@ -76,14 +76,14 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
 
 async def _any(backend: Backend, space: Table, line: Line) -> bool:
     try:
-        return await anext(rows(backend, space, tuple(line), bodies=False), None) is not None
+        return await anext(scan_rows(backend, space, tuple(line), bodies=False), None) is not None
     except UNREADABLE:
         return True
 
 
 async def _is_same(backend: Backend, memory: MemoryBackend, space: Table, line: Line) -> bool:
     try:
-        ours, theirs = rows(backend, space, tuple(line)), rows(memory, space, tuple(line))
+        ours, theirs = scan_rows(backend, space, tuple(line)), scan_rows(memory, space, tuple(line))
         while True:
             one, other = await anext(ours, None), await anext(theirs, None)
             if one is None or other is None:
@@ -102,4 +102,4 @@ def _agrees(space: Table, row: Row, made: Row) -> bool:
         return (row.key, row.columns[0]) == (made.key, made.columns[0]) and (MANY in words or wanted <= words)
     if space is AGENT_STATES:  # but for what is only there to tell versions of it apart
         row, made = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, made))
-    return same(space, row, made)
+    return same_row(space, row, made)
