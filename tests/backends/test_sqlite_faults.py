@@ -82,7 +82,7 @@ def test_a_failed_flush_ends_the_store_until_it_is_opened_anew(path: Path, disk:
         lambda: store.apply([]),
         store.tidy,
     ):
-        with pytest.raises(UnavailableError, match="open the store anew"):
+        with pytest.raises(UnavailableError, match="open the store again"):
             run(action())
     assert len(disk.struck) == 1  # nothing was tried again
     again = opened(path, disk)

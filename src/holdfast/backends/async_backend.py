@@ -165,7 +165,7 @@ class LoopBackend(Backend):
             return OutcomeUnknownError(
                 f"the server did not confirm a change in {self._timeout:g} s: {why}",
                 where=self.url,
-                hint="Check whether it was made before you repeat it; saving again under the same id is always safe",
+                hint="Check whether it was applied before you repeat it; saving again under the same id is always safe",
             )
         return TransientError(
             f"the server could not be used for {self._timeout:g} s: {why}",

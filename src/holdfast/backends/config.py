@@ -35,13 +35,13 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 def resolve(name: str | os.PathLike[str] | None = None) -> str:
-    """Return the URL of a store that is given by a URL, a path, or its name in the file (`stores.main`).
+    """Return the URL of a store, by a URL, a path, or its name in the file (`stores.main`).
 
     None stands for `$HOLDFAST_STORE`, which may be any of these, or else for the store `default` of the file.
     """
-    given = os.environ.get("HOLDFAST_STORE") if name is None else name
-    if given or name is not None:
-        url = to_url(given or "")
+    store = os.environ.get("HOLDFAST_STORE") if name is None else name
+    if store or name is not None:
+        url = to_url(store or "")
         return _by_name(url) if is_name(url) else url
     path = find_file()
     if path is None:
@@ -59,7 +59,7 @@ def is_name(name: str) -> bool:
 
 
 def to_url(store: str | os.PathLike[str]) -> str:
-    """Return the URL of a store that is given by its path. URLs and names stay as they are."""
+    """Return the URL of a store at a path. URLs and names are returned unchanged."""
     text: object = os.fspath(store) if isinstance(store, os.PathLike) else store
     if not isinstance(text, str) or not text:
         raise ConfigError(
@@ -71,9 +71,9 @@ def to_url(store: str | os.PathLike[str]) -> str:
 
 def find_file() -> Path | None:
     """Return the path of the configuration file, if there is one."""
-    given = os.environ.get("HOLDFAST_CONFIG")
-    if given:
-        return Path(given)
+    configured = os.environ.get("HOLDFAST_CONFIG")
+    if configured:
+        return Path(configured)
     here = Path.cwd()
     return next((path for folder in (here, *here.parents) if (path := folder / FILE).is_file()), None)
 

@@ -112,12 +112,12 @@ def redacted_url(url: str) -> str:
 # Options
 
 
-def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a URL without the options of Holdfast, and these options: from the query, or given, which overrides.
+def split_options(url: str, known: Mapping[str, object], overrides: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a URL without the options of Holdfast, and these options: from the query, or from `overrides`.
 
-    The rest of the query stays in the URL, for the driver. An unknown option that is given is refused.
+    The rest of the query stays in the URL, for the driver. Unknown names in `overrides` are refused.
     """
-    unknown = sorted(given.keys() - known.keys())
+    unknown = sorted(overrides.keys() - known.keys())
     if unknown:
         raise ConfigError(
             f"a store at {urlsplit(url).scheme}:// takes no option {unknown[0]!r}",
@@ -128,7 +128,7 @@ def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any
     pairs = parse_qsl(query, keep_blank_values=True)
     options = {name: value for name, value in pairs if name in known}
     rest = urlencode([pair for pair in pairs if pair[0] not in known], quote_via=quote)
-    return (f"{address}{mark}{rest}" if rest else address), {**options, **given}
+    return (f"{address}{mark}{rest}" if rest else address), {**options, **overrides}
 
 
 def parse_float(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
@@ -154,7 +154,7 @@ def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -
 
 
 def parse_duration(url: str, name: str, value: object) -> float:
-    """Return an option in seconds that is given in seconds, or as `90s`, `15m`, `12h`, `30d`."""
+    """Return the seconds of an option such as `90`, `90s`, `15m`, `12h`, `30d`."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", str(value))
     if match is None or isinstance(value, bool):
         raise _invalid(url, name, value, "a time such as 90s, 15m, 12h or 30d")

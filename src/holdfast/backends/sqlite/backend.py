@@ -386,10 +386,10 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
         raise ConfigError("the path of a file has no NUL in it", where=repr(url))
     if str(path) == ":memory:":
         raise ConfigError("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
-    given = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
+    values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
     known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
-    unknown = sorted(given.keys() - known)
+    unknown = sorted(values.keys() - known)
     if unknown:
         raise ConfigError(
             f"a SQLite store takes no option {unknown[0]!r}",
@@ -397,12 +397,12 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
             hint="It takes synchronous, busy_timeout and read_only",
         )
     levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
-    synchronous = parse_choice(url, "synchronous", given.get("synchronous", "full"), levels)
-    busy_timeout = parse_float(url, "busy_timeout", given.get("busy_timeout", 60))
+    synchronous = parse_choice(url, "synchronous", values.get("synchronous", "full"), levels)
+    busy_timeout = parse_float(url, "busy_timeout", values.get("busy_timeout", 60))
     # In a VFS of its own a name is not a path here, and stays as it is.
     absolute = str(path if vfs is not None else path.resolve())
-    exclusive = bool(given.get("exclusive", vfs is not None))
-    read_only = parse_bool(url, "read_only", given.get("read_only", False))
+    exclusive = bool(values.get("exclusive", vfs is not None))
+    read_only = parse_bool(url, "read_only", values.get("read_only", False))
     return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 

@@ -1,4 +1,4 @@
-"""Backends around backends: behaviour that any store can be given, by the URL of a composition."""
+"""Backends around backends: behaviour for any store, by the URL of a composition."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ class ReadOnlyBackend(Wrapper):
         await self.inner.apply([])
 
 
-def parse_composition(url: str, kind: str, options: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts and options of a composition: from the query, or given, which overrides."""
+def parse_composition(url: str, kind: str, options: tuple[str, ...], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts and options of a composition: from the query, or from `overrides`."""
     address, _, query = url.partition("?")
     if address not in (f"{kind}:", f"{kind}://"):
         raise ConfigError(f"this is no URL of a {kind} store", where=redacted_url(url), hint=f"Write {kind}:?…")
     stores = COMPOSITIONS[kind]
     parts: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
-    parts.update({name.rstrip("_"): value for name, value in given.items()})
+    parts.update({name.rstrip("_"): value for name, value in overrides.items()})
     unknown = sorted(parts.keys() - {*stores, *options})
     if unknown:
         raise ConfigError(
