@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.reads import Reads
 from holdfast.backends.conformance.rows import step
-from holdfast.backends.conformance.short import SyncOnly
+from holdfast.backends.conformance.suite import SyncOnly
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Create, Put, Scan
 from holdfast.backends.object_store.cloud import Bucket, CloudBackend

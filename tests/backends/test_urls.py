@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from holdfast.backends.urls import parse_bool, parse_choice, parse_float, parse_int, redacted_url, split_options
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
 URL = "redis://user:pass@host/0?timeout=5&ssl=true&password=secret"
@@ -56,11 +58,17 @@ def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
 
 
 def test_numbers() -> None:
-    assert parse_float(URL, "timeout", "2.5") == 2.5
+    assert [parse_duration(URL, "timeout", value) for value in ("2.5", 2.5, "1.5m", "2h", timedelta(days=1))] == [
+        2.5,
+        2.5,
+        90,
+        7200,
+        86400,
+    ]
     assert parse_int(URL, "pool_size", "4", 1) == 4
     for value in ("many", "-1", None, True, "nan"):
-        with pytest.raises(ConfigError, match="timeout cannot be .* It is a number from 0"):
-            parse_float(URL, "timeout", value)
+        with pytest.raises(ConfigError, match="timeout cannot be .* It is 0 to 1e"):
+            parse_duration(URL, "timeout", value)
     for value in ("2.5", "0", "", True):
         with pytest.raises(ConfigError, match="pool_size cannot be .* It is a whole number from 1"):
             parse_int(URL, "pool_size", value, 1)

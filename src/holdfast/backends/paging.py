@@ -73,7 +73,7 @@ async def scan_rows(
         if len(found) < page or not order.kinds:
             return
         start = order.after(found[-1])
-        page = _next_page(page, found)
+        page = next_page(page, found)
 
 
 async def scan_readable_rows(
@@ -110,10 +110,11 @@ async def scan_readable_rows(
         if len(found) < page or not scan.order.kinds:
             return
         start = scan.order.after(found[-1])
-        page = _next_page(page, found)
+        page = next_page(page, found)
 
 
-def _next_page(page: int, found: Sequence[Row]) -> int:
+def next_page(page: int, found: Sequence[Row]) -> int:
+    """Return how many rows to read next: more of small ones, fewer of large ones."""
     size = sum(len(row.body) for row in found)
     return min(2 * page, _PAGE) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
 

@@ -7,16 +7,16 @@ itself.
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import ConfigError
-
-T = TypeVar("T")
 
 COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
     "retry": ("store",),
@@ -28,6 +28,7 @@ COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The compositions, and which of their options are stores."""
 
+_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)([smhd]?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WINDOWS_DRIVE = 1
 
@@ -131,12 +132,14 @@ def split_options(url: str, known: Mapping[str, object], overrides: Mapping[str,
     return (f"{address}{mark}{rest}" if rest else address), {**options, **overrides}
 
 
-def parse_float(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
-    return _parse(url, name, value, float, lambda found: least <= found <= most, f"a number from {least:g} to {most:g}")
-
-
 def parse_int(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:
-    return _parse(url, name, value, int, lambda found: least <= found <= most, f"a whole number from {least} to {most}")
+    try:
+        number = least - 1 if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise _invalid(url, name, value, f"a whole number from {least} to {most}")
+    return number
 
 
 def parse_bool(url: str, name: str, value: object) -> bool:
@@ -153,22 +156,18 @@ def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -
     return str(value)
 
 
-def parse_duration(url: str, name: str, value: object) -> float:
-    """Return the seconds of an option such as `90`, `90s`, `15m`, `12h`, `30d`."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", str(value))
-    if match is None or isinstance(value, bool):
-        raise _invalid(url, name, value, "a time such as 90s, 15m, 12h or 30d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-def _parse(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Callable[[T], bool], what: str) -> T:
-    try:
-        parsed = kind(value)
-    except (TypeError, ValueError):
-        parsed = None
-    if parsed is None or isinstance(value, bool) or not fits(parsed):
-        raise _invalid(url, name, value, what)
-    return parsed
+def parse_duration(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
+    """Return the seconds of an option: a number of them, a `timedelta`, or a text such as `90s`, `15m` or `30d`."""
+    seconds = math.nan
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    if not least <= seconds <= most:
+        raise _invalid(url, name, value, f"{least:g} to {most:g} seconds, as a number, or as 90s, 15m, 12h or 30d")
+    return seconds
 
 
 def _invalid(url: str, name: str, value: object, what: str) -> ConfigError:

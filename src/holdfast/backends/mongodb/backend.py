@@ -73,7 +73,7 @@ class MongoDBBackend(ServerBackend):
                 where=urls.redacted_url(url),
                 hint="It is text without $, such as holdfast_",
             )
-        timeout = urls.parse_float(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        timeout = urls.parse_duration(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
         store = cls(address, prefix, timeout)
         await store.start()
         return store

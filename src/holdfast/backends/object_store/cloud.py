@@ -31,7 +31,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import parse_float, redacted_url, split_options
+from holdfast.backends.urls import parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class CloudBackend(ObjectStoreBackend):
     async def open(cls, url: str, **options: Any) -> CloudBackend:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
         rest, storage, given = _reached(url, ("grace", "timeout"), options)
-        timeout = parse_float(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
-        grace = parse_float(url, "grace", given.pop("grace", GRACE), 10)
+        timeout = parse_duration(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", given.pop("grace", GRACE), 10)
         store = cls(redacted_url(rest), storage, timeout, grace)
         await store.start()
         return store
@@ -98,7 +98,7 @@ class Bucket(ObjectStorage):
         rest, storage, given = _reached(url, ("timeout",), options)
         where = redacted_url(rest)
         _check_process(where)
-        return cls(storage, where), where, parse_float(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        return cls(storage, where), where, parse_duration(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
 
     async def create(self, name: str, data: bytes) -> bool:
         try:

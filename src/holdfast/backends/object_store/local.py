@@ -27,7 +27,7 @@ from holdfast.backends.fsutil import flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import parse_bool, parse_float, redacted_url, split_options, url_to_path
+from holdfast.backends.urls import parse_bool, parse_duration, redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class FileBackend(ObjectStoreBackend):
                 where=redacted_url(url),
                 hint="Open file:agents for a directory here, or file:///var/lib/agents for one anywhere",
             )
-        timeout = parse_float(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
-        grace = parse_float(url, "grace", given.get("grace", GRACE), 10)
+        timeout = parse_duration(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", given.get("grace", GRACE), 10)
         read_only = parse_bool(url, "read_only", given.get("read_only", False))
         folder = path.absolute()
         if read_only and not path_exists(folder / object_names.FORMAT, str(folder)):

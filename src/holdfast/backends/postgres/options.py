@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import parse_float, parse_int, redacted_url, split_options
+from holdfast.backends.urls import parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -69,7 +69,7 @@ def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
         shown,
         conninfo(rest),
         schema,
-        parse_float(url, "timeout", options["timeout"], 0.1, 86_400),
+        parse_duration(url, "timeout", options["timeout"], 0.1, 86_400),
         parse_int(url, "pool_size", options["pool_size"], 1, 1000),
         tenant,
     )

@@ -34,7 +34,7 @@ from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
 from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import parse_choice, parse_float, parse_int, redacted_url, split_options
+from holdfast.backends.urls import parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
@@ -63,7 +63,7 @@ class RedisBackend(ServerBackend):
     schemes = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-        super().__init__(redacted_url(url), parse_float(url, "timeout", options["timeout"], least=0.1))
+        super().__init__(redacted_url(url), parse_duration(url, "timeout", options["timeout"], least=0.1))
         self._arguments = arguments
         self._prefix = _prefix(url, options["prefix"])
         self._waits = parse_choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"

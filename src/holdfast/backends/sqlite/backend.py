@@ -58,7 +58,7 @@ from holdfast.backends.sqlite.database_file import (
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
 from holdfast.backends.tables import WORDS
-from holdfast.backends.urls import parse_bool, parse_choice, parse_float, url_to_path
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, url_to_path
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 T = TypeVar("T")
@@ -398,7 +398,7 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
         )
     levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
     synchronous = parse_choice(url, "synchronous", values.get("synchronous", "full"), levels)
-    busy_timeout = parse_float(url, "busy_timeout", values.get("busy_timeout", 60))
+    busy_timeout = parse_duration(url, "busy_timeout", values.get("busy_timeout", 60))
     # In a VFS of its own a name is not a path here, and stays as it is.
     absolute = str(path if vfs is not None else path.resolve())
     exclusive = bool(values.get("exclusive", vfs is not None))

@@ -31,7 +31,7 @@ import msgspec
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import JOURNAL, Key, encode_key
-from holdfast.backends.urls import compose, parse_float, parse_int, redacted_url
+from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
@@ -70,7 +70,7 @@ class CacheBackend(Wrapper):
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
         parts = parse_composition(url, "cache", ("max_age", "size"), options)
-        max_age = parse_float(url, "max_age", parts.get("max_age", MAX_AGE), 0, 86_400)
+        max_age = parse_duration(url, "max_age", parts.get("max_age", MAX_AGE), 0, 86_400)
         cache_url = parts.get("in") or "memory:"
         if "size" in parts and not cache_url.startswith("memory:"):
             raise ConfigError(

@@ -41,7 +41,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, body_bytes, copy_error
 from holdfast.backends.tables import JOURNAL
-from holdfast.backends.urls import compose, parse_bool, parse_float
+from holdfast.backends.urls import compose, parse_bool, parse_duration
 from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
@@ -110,7 +110,7 @@ class ReplicatingBackend(Wrapper):
         kind = cls.schemes[0]
         parts = parse_composition(url, kind, cls._options(), options)
         settings: dict[str, Any] = {
-            name: parse_float(url, name, parts[name]) for name in ("patience", "drain") if name in parts
+            name: parse_duration(url, name, parts[name]) for name in ("patience", "drain") if name in parts
         }
         settings |= cls._settings(url, parts)
         restore = parse_bool(url, "restore", parts.get("restore", False))

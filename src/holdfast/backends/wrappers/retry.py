@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
-from holdfast.backends.urls import compose, parse_float, parse_int
+from holdfast.backends.urls import compose, parse_duration, parse_int
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 
@@ -61,7 +61,7 @@ class RetryBackend(Wrapper):
             name: parse_int(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
         }
         settings |= {
-            name: parse_float(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
+            name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
         }
         (store,) = await open_parts(found["store"], tenant=tenant)
         return cls(store, **settings)
