@@ -78,7 +78,7 @@ def test_what_is_too_much_for_a_transaction_is_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store) // 700_000)
     batch: Batch = [Put(METADATA, entry(number)) for number in range(1_500)]
-    with pytest.raises(TooLargeError, match=r"over the limit of this store, \d+.*Save less at a time"):
+    with pytest.raises(TooLargeError, match=r"over the \d+ that this store makes at once.*Save less at a time"):
         store.apply(*batch)
     assert sent == []
     assert store.apply(*batch[:1_100]) is None
