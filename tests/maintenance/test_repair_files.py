@@ -17,7 +17,7 @@ from holdfast.backends.object_store.rebuild import ShardRebuild
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.engine.row_format import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
@@ -27,7 +27,7 @@ Truth = dict[str, dict[str, Any]]
 
 
 def url(kind: str, folder: Path) -> str:
-    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file:///{folder}"
+    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}"
 
 
 def everything(store: Store) -> Truth:
@@ -354,7 +354,7 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
         assert store.maintenance.verify(level="decode").findings == []
 
 
-@pytest.mark.parametrize("kind", ["mirror", "behind"])
+@pytest.mark.parametrize("kind", ["mirror", "write-behind"])
 def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_path: Path, kind: str) -> None:
     local, remote = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/copy.db"
     both = compose(kind, local=local, remote=remote)

@@ -242,7 +242,7 @@ def test_a_rolled_back_thread_is_found() -> None:
 def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
     """Branches and threads that went without anybody saying so, and files of yesterday."""
     (tmp_path / "today").mkdir()
-    url = f"sqlite:///{tmp_path}/today/store.db" if kind == "sqlite" else f"file:///{tmp_path}/today"
+    url = f"sqlite:///{tmp_path}/today/store.db" if kind == "sqlite" else f"file://{tmp_path}/today"
     with holdfast.open(url) as store:
         for turn in range(4):
             for thread in ("a", "b"):

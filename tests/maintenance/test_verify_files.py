@@ -20,7 +20,7 @@ from tests.engine.lines import store_on
 
 
 def url(kind: str, folder: Path) -> str:
-    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file:///{folder}"
+    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}"
 
 
 def made(kind: str, folder: Path) -> StoreHeads:

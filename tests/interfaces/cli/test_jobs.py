@@ -129,7 +129,7 @@ def test_exit_codes_of_a_run(hf: Hf, url: str) -> None:
 
 
 def test_a_job_that_fails_ends_with_its_error(hf: Hf, tmp_path: Path) -> None:
-    files = f"file:///{tmp_path}/files"
+    files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
         store.put("t", {"a": 1})
         Jobs(store).add("words", "index")
@@ -153,7 +153,7 @@ def test_work_once_runs_what_is_due_and_tells(hf: Hf, url: str) -> None:
 
 
 def test_work_once_tells_of_failures(tmp_path: Path) -> None:
-    files = f"file:///{tmp_path}/files"
+    files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
         store.put("t", {"a": 1})
         Jobs(store).add("words", "index", schedule="every 1h")

@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.salvage import Salvaged
+    from holdfast.backends.sqlite.salvage import SalvageReport
     from holdfast.engine.integrity.findings import Finding
     from holdfast.maintenance.repair.repairer import RepairReport
     from holdfast.maintenance.verify.heads import StoreHeads
@@ -182,7 +182,7 @@ def repair(
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _salvaged(error: CorruptError, dry_run: bool) -> Salvaged | None:
+def _salvaged(error: CorruptError, dry_run: bool) -> SalvageReport | None:
     """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
     store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.backends.interface import Backend, Row
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import STEPS
 from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.model.steps import Step, StepParent
@@ -106,7 +106,7 @@ class ChainFinder:
 
     async def _read(self) -> None:
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, tuple(self._line), holes):
             point = StepRef.of(row)
             chain = self.chains.setdefault(point.branch, BranchChain(point.branch))
             if point.pruned and not row.body:
@@ -257,7 +257,7 @@ class ChainFinder:
     async def row_at(self, place: Where) -> Row | None:
         """The row at a place, if it can be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, (*self._line, *place), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, (*self._line, *place), holes):
             return row
         return None
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
@@ -309,7 +309,7 @@ class _Mending:
 
     async def _own_rows(self, number: int) -> AsyncIterator[Row]:
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, (*self._line, number), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, (*self._line, number), holes):
             yield row
 
     async def _stub(self, place: Where, row: Row | None, there: Row | None, commit: bytes, depth: int) -> None:
@@ -484,7 +484,9 @@ class _Mending:
 
     async def _write_branches(self, branches: Mapping[int, Branch]) -> None:
         holes: list[UnreadableRange] = []
-        there = {int(row.key[2]): row async for row in sturdy_rows(self._backend, BRANCHES, tuple(self._line), holes)}
+        there = {
+            int(row.key[2]): row async for row in scan_readable_rows(self._backend, BRANCHES, tuple(self._line), holes)
+        }
         for number, branch in branches.items():
             chain = self._chains.chains[number]
             base = self._chains.chains[branch.base_branch]
@@ -501,7 +503,7 @@ class _Mending:
     async def _write_folds(self) -> None:
         holes: list[UnreadableRange] = []
         kept = {place for place, row in self._folds.items() if row is None}
-        async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes):
+        async for row in scan_readable_rows(self._backend, FOLDS, tuple(self._line), holes):
             place = (int(row.key[2]), int(row.key[3]))
             new = self._folds.get(place)
             chain = self._chains.chains.get(place[0])

@@ -10,7 +10,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
@@ -67,7 +67,7 @@ async def quarantined(
     """What is in quarantine."""
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
-        async for row in rows(engine.context.backend, QUARANTINE, prefix):
+        async for row in scan_rows(engine.context.backend, QUARANTINE, prefix):
             space, time, reason = row.columns
             try:
                 key, columns, body = decode(row.body)

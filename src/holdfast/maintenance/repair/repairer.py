@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import LINES, TABLES, WORDS
@@ -234,7 +234,7 @@ class _Run:
         holes: list[UnreadableRange] = []
         prefix = (self._tenant,)
         backend = self._engine.context.backend
-        return [str(row.key[1]) async for row in sturdy_rows(backend, LINES, prefix, holes, bodies=False)]
+        return [str(row.key[1]) async for row in scan_readable_rows(backend, LINES, prefix, holes, bodies=False)]
 
     async def _mend(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         codes = (FindingCode.CUT_OFF, FindingCode.ROLLED_BACK, FindingCode.OTHER_HISTORY)
@@ -304,7 +304,7 @@ async def _copy(source: Backend, target: Backend, line: Line) -> None:
     holes: list[UnreadableRange] = []
     for space in TABLES:
         batch: list[Put] = []
-        async for row in sturdy_rows(source, space, tuple(line), holes):
+        async for row in scan_readable_rows(source, space, tuple(line), holes):
             batch.append(Put(space, row))
             if len(batch) == _BATCH:
                 await target.apply(batch)

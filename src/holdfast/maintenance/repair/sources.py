@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Key, Table
 from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.cache import MemoryCache
@@ -63,7 +63,7 @@ class RepairSource:
         return await _or_nothing(self._branches(line), [])
 
     async def _branches(self, line: Line) -> list[Branch]:
-        return [Branch.of(row) async for row in rows(self._backend, BRANCHES, tuple(line))]
+        return [Branch.of(row) async for row in scan_rows(self._backend, BRANCHES, tuple(line))]
 
     async def is_ahead(self, line: Line, backend: Backend) -> bool:
         """Whether it has more of a line in which nothing but appends happened, there or here, since they were equal."""
@@ -156,7 +156,7 @@ class RepairSource:
         return [row for row in await _or_nothing(self._all(space, line), []) if is_intact(space, row)]
 
     async def _all(self, space: Table, line: Line) -> list[Row]:
-        return [row async for row in rows(self._backend, space, tuple(line))]
+        return [row async for row in scan_rows(self._backend, space, tuple(line))]
 
     async def _one(self, space: Table, key: Key) -> Row | None:
         async def read() -> Row | None:
@@ -192,10 +192,10 @@ async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Seque
         return found[0]
     form = 1
     holes: list[UnreadableRange] = []
-    async for row in sturdy_rows(backend, FOLDS, tuple(line), holes, bodies=False):
+    async for row in scan_readable_rows(backend, FOLDS, tuple(line), holes, bodies=False):
         form = max(form, int(row.columns[0]))
-    times = [Branch.of(row).created async for row in sturdy_rows(backend, BRANCHES, tuple(line), holes)]
-    async for row in sturdy_rows(backend, STEPS, tuple(line), holes, bodies=False):
+    times = [Branch.of(row).created async for row in scan_readable_rows(backend, BRANCHES, tuple(line), holes)]
+    async for row in scan_readable_rows(backend, STEPS, tuple(line), holes, bodies=False):
         times.append(StepRef.of(row).time)
         break
     return fresh._replace(form=form, created=min(times, default=fresh.created))

@@ -37,7 +37,7 @@ async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_intact))
+        done = await backend.while_closed(lambda: salvage(path, is_intact))
         engine.context.cache.clear()
         return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
     if isinstance(backend, ObjectStoreBackend):
@@ -57,7 +57,7 @@ async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, 
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_intact, into=scratch))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
             done.rows, len(done.holes) + done.refused, []
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
@@ -183,7 +183,7 @@ class _Verification:
     async def _names(self, after: str) -> AsyncIterator[str]:
         """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
+        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes):
             if str(row.key[1]) > after:
                 yield str(row.key[1])
         for hole in holes:
