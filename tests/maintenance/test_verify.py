@@ -105,7 +105,7 @@ def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
         assert told == [(1, 3, "thread 0"), (2, 3, "thread 1")]
         rest = store.maintenance.verify(after="thread 1")
         assert (rest.threads, rest.next, rest.steps) == (1, None, 5)
-        assert rest.plain()["sound"] is True
+        assert rest.plain()["ok"] is True
 
 
 def test_wrong_questions(tmp_path: Path) -> None:
