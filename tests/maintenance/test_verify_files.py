@@ -51,7 +51,7 @@ def outcome(kind: str, folder: Path, heads: StoreHeads | None) -> str:
         return "not opened"
     with store:
         report = store.maintenance.verify(heads=heads)
-        return "found" if not report.sound or (heads is not None and report.findings) else "sound"
+        return "found" if not report.ok or (heads is not None and report.findings) else "sound"
 
 
 def flips(folder: Path, places: Iterator[tuple[Path, int]]) -> Iterator[str]:

@@ -53,7 +53,7 @@ class VerifyReport:
     """Called with every finding."""
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Whether nothing is damaged. Notices, and rows that can be rebuilt, are not damage."""
         return not self.damage
 
@@ -83,7 +83,7 @@ class VerifyReport:
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
         plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**plain, "sound": self.sound, "findings": [each.plain() for each in self.findings]}
+        return {**plain, "ok": self.ok, "findings": [each.plain() for each in self.findings]}
 
 
 _PLAIN_FIELDS = (
