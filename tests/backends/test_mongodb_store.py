@@ -34,7 +34,7 @@ from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb.commit_group import CommitGroup
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
-from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, TransientError, UnavailableError
+from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
 
 MIB = 1 << 20
@@ -535,13 +535,6 @@ def test_a_wrong_password_is_said_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match="does not let this user in") as caught:
         _open(wrong)
     assert "s3cr3t" not in str(caught.value)
-
-
-def test_a_server_that_is_not_there_is_waited_for_until_the_timeout() -> None:
-    begun = time.monotonic()
-    with pytest.raises(TransientError, match="could not be used for 1 s"):
-        _open("mongodb://127.0.0.1:9/agents?timeout=1")
-    assert time.monotonic() - begun < 60
 
 
 # Processes and servers ----------------------------------------------------------------------------------------------

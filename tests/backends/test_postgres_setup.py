@@ -157,16 +157,6 @@ def test_a_user_that_is_not_there(url: str) -> None:
         opened(as_role(url, "nobody_we_know"))
 
 
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(TransientError, match=r"could not be used for 0\.3 s.*refused"):
-        opened("postgresql://127.0.0.1:1/nowhere", timeout=0.3)
-
-
-def test_a_host_that_is_not_there() -> None:
-    with pytest.raises((ConfigError, TransientError), match="host"):  # as the machine's resolver has it
-        opened("postgresql://no-such-host.invalid/db", timeout=0.3)
-
-
 def test_a_password_is_shown_to_nobody(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         opened(as_role(url, "nobody_we_know") + "?password=another-secret")

@@ -95,11 +95,6 @@ def test_a_password_that_is_not_quoted_is_not_shown(password: str) -> None:
     assert "s3cr" not in str(caught.value)
 
 
-def test_no_server_there() -> None:
-    with pytest.raises(TransientError, match="could not be used for 0.3 s"):
-        run(RedisBackend.open("redis://127.0.0.1:9/0", timeout=0.3))
-
-
 def test_the_other_schemes_and_a_database() -> None:
     url = redis()
     assert "/0" in url

@@ -13,7 +13,10 @@ answered with these outcomes; one that was overtaken by a later group of its slo
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
+import re
 import secrets
 import threading
 import weakref
@@ -28,6 +31,8 @@ from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, again, size_of
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
+_log = logging.getLogger("holdfast.backends")
+
 T = TypeVar("T")
 
 TIMEOUT = 30.0
@@ -40,6 +45,9 @@ _ROW = 2 << 10
 """How many bytes the columns of a row count for. Most have fewer."""
 PACE = 4 << 20
 """How many bytes a server takes in a second, at least. A large change may take so much longer."""
+
+_CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
+"""How asyncio says that a connection was refused: by its number."""
 
 _ENDING = 5.0
 """For how many seconds what is cancelled may take to end."""
@@ -59,6 +67,17 @@ class ServerInterrupted(Exception):
         self.sent = sent
 
 
+class ServerUnreachable(ServerInterrupted):
+    """No connection could be made: it was refused or timed out, or the name of the host does not resolve.
+
+    When a store is first opened, it is retried only for as long as `connect_timeout` says: a wrong URL is the more
+    likely reason then. Later it is retried like any other interruption.
+    """
+
+    def __init__(self, why: str, *, sent: bool = False) -> None:
+        super().__init__(_CONNECT_FAILED.sub(lambda found: found[2] + os.strerror(int(found[1])), why), sent=sent)
+
+
 class GroupStamp(NamedTuple):
     """What tells a group from all others: whose it is, and the how many-th of its slot."""
 
@@ -70,9 +89,11 @@ class GroupStamp(NamedTuple):
 class LoopBackend(Backend):
     """A store that works in a loop of its own, in one thread. The methods to give are called in that loop only."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         self._url = url
         self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._was_open = False
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
         self._closed = False
@@ -139,8 +160,11 @@ class LoopBackend(Backend):
         self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0
     ) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout + longer
+        first = not self._was_open
+        seconds = self._connect_timeout if first and self._connect_timeout else self._timeout
+        deadline = loop.time() + seconds + longer
         pause = _FIRST_PAUSE
+        unreachable = False
         sent, why = False, ""
         while True:
             try:
@@ -148,6 +172,7 @@ class LoopBackend(Backend):
                     return await question()
             except ServerInterrupted as interrupted:
                 sent, why = sent or interrupted.sent, str(interrupted)
+                unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
@@ -155,22 +180,34 @@ class LoopBackend(Backend):
                     # It is true of this try only that nothing was made.
                     raise self._gave_up(str(error), sent) from error
                 raise
-            if loop.time() + pause >= deadline:
-                raise self._gave_up(why, sent)
+            if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
+                raise self._unreachable(why) if unreachable else self._gave_up(why, sent, seconds)
+            if first:
+                _log.warning("opening %s is retried: %s", self.url, why)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
             if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
-                raise self._gave_up(why, sent)
+                raise self._unreachable(why) if unreachable else self._gave_up(why, sent, seconds)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _gave_up(self, why: str, sent: bool) -> TransientError:
+    def _unreachable(self, why: str) -> UnavailableError:
+        seconds = self._connect_timeout
+        return UnavailableError(
+            f"the server could not be reached{f' for {seconds:g} s' if seconds else ''}: {why}",
+            where=self.url,
+            hint="Start it, or correct the URL" + ("" if seconds else "; connect_timeout=30 retries for 30 seconds"),
+            code="unreachable",
+        )
+
+    def _gave_up(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
+        seconds = self._timeout if seconds is None else seconds
         if sent:
             return OutcomeUnknownError(
-                f"the server did not say in {self._timeout:g} s whether it made a change: {why}",
+                f"the server did not say in {seconds:g} s whether it made a change: {why}",
                 where=self.url,
                 hint="Look whether it did before you do it again; saving again under the same id is always safe",
             )
         return TransientError(
-            f"the server could not be used for {self._timeout:g} s: {why}",
+            f"the server could not be used for {seconds:g} s: {why}",
             where=self.url,
             hint="Nothing was done. Try again when it is back",
         )
@@ -212,6 +249,7 @@ class LoopBackend(Backend):
 
     async def _begin(self) -> None:
         self._left.append(await self._insist(self._connect))
+        self._was_open = True
 
     async def _end(self) -> None:
         await self._disconnect()
@@ -223,8 +261,8 @@ class ServerBackend(LoopBackend):
     slots: ClassVar[int] = 2
     """How many groups may be on their way at a time. What comes meanwhile waits, and makes up the next group."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        super().__init__(url, timeout)
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
+        super().__init__(url, timeout, connect_timeout)
         self._groups: _Groups | None = None
 
     @abstractmethod

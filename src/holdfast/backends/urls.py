@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from holdfast._durations import match_duration
 from holdfast.errors import ConfigError, DeniedError
 
 T = TypeVar("T")
@@ -34,6 +36,13 @@ def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any
 def number(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
     """An option that is a number."""
     return _read(url, name, value, float, lambda found: least <= found <= most, f"a number from {least:g} to {most:g}")
+
+
+def duration(url: str, name: str, value: object, most: float = 1e9) -> float:
+    """An option that is a duration: a number of seconds, a text such as `30s`, or a `timedelta`. Returns seconds."""
+    parsed = match_duration(value.strip().lower()) if isinstance(value, str) else value
+    seconds = parsed.total_seconds() if isinstance(parsed, timedelta) else value
+    return _read(url, name, seconds, float, lambda found: 0 <= found <= most, "a number of seconds, or such as 30s")
 
 
 def whole(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:

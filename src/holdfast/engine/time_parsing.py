@@ -2,8 +2,7 @@
 
 Used by revisions, queries and retention rules. A time without a zone is local.
 
-- An *age* is a number of seconds, minutes, hours, days, weeks, months (of 30 days) or years (of 365), or several of
-  them: `90s`, `1h30m`, `3 days`, `1 week 2 days`.
+- An *age* is a duration: `90s`, `1h30m`, `3 days`, `1 week 2 days`.
 - A *moment* is an age, with or without `ago`; `now`; `yesterday`, which is one day ago; `today`, a date or a day of the
   week, which are the start of that day; a time of today, `10:30`; or a date and a time as in ISO 8601.
 """
@@ -13,29 +12,9 @@ from __future__ import annotations
 import re
 from datetime import datetime, time, timedelta
 
+from holdfast._durations import match_duration
 from holdfast.errors import InvalidError
 
-_UNITS = {
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-    "mo": timedelta(days=30),
-    "y": timedelta(days=365),
-}
-_WORDS = {
-    "s": ("sec", "secs", "second", "seconds"),
-    "m": ("min", "mins", "minute", "minutes"),
-    "h": ("hr", "hrs", "hour", "hours"),
-    "d": ("day", "days"),
-    "w": ("week", "weeks"),
-    "mo": ("month", "months"),
-    "y": ("year", "years"),
-}
-_LENGTHS = _UNITS | {word: _UNITS[unit] for unit, words in _WORDS.items() for word in words}
-
-_PART = re.compile(r"(\d+(?:\.\d+)?|an?(?=\s))\s*([a-z]+)[\s,]*")
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _CLOCK = re.compile(r"(\d\d?):([0-5]\d)(?::([0-5]\d))?")
 _FAR = "the time is too far away"
@@ -43,7 +22,7 @@ _FAR = "the time is too far away"
 
 def parse_age(text: str) -> timedelta:
     """Parse a length of time: `2h`, `3 days`. Raises `InvalidError`."""
-    result = _age(text.strip().lower())
+    result = match_duration(text.strip().lower())
     if result is None:
         raise InvalidError(
             f"{text!r} is no length of time", hint="Write 90s, 30m, 2h, 3d, 1w, 6mo, 1y, or several: 1h30m, 3 days"
@@ -66,26 +45,12 @@ def parse_moment(text: str, now: datetime) -> datetime:
     return result
 
 
-def _age(plain: str) -> timedelta | None:
-    total, at = timedelta(), 0
-    while at < len(plain):
-        part = _PART.match(plain, at)
-        if part is None or part[2] not in _LENGTHS:
-            return None
-        try:
-            total += _LENGTHS[part[2]] * (1.0 if part[1].startswith("a") else float(part[1]))
-        except OverflowError:
-            raise InvalidError(_FAR, where=repr(plain)) from None
-        at = part.end()
-    return total if plain else None
-
-
 def _moment(plain: str, now: datetime) -> datetime | None:
     if plain == "now":
         return now
     if plain == "yesterday":
         return now - timedelta(days=1)
-    age = _age(plain.removesuffix(" ago"))
+    age = match_duration(plain.removesuffix(" ago"))
     if age is not None:
         return now - age
     # In local time, so that a day is a day when daylight saving time starts or ends.

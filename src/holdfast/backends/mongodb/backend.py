@@ -6,8 +6,9 @@ that the primary gives of what most of the servers have.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,7 +19,7 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
+from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerUnreachable
 from holdfast.backends.interface import Batch, Capabilities, Query, Row, WordMatch, WordMatches
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, weight_of
 from holdfast.backends.mongodb.committer import Committer
@@ -34,11 +35,12 @@ from holdfast.backends.runtime.group_commit import Outcome, size_of
 from holdfast.errors import ConfigError, TooLargeError
 
 _DATABASE = "holdfast"
-_OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
+_OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "connect_timeout": 0, "prefix": ""}
 
 _SELECTION_MS = 2_000
 """For how long the driver looks for a primary. Then it is tried again from here, until the store's own deadline."""
 _CONNECT_MS = 5_000
+_POLL_SECONDS = 0.02
 
 _FEW = 1_000
 _LIGHT = 4 << 20
@@ -50,8 +52,8 @@ class MongoDBBackend(ServerBackend):
 
     schemes = ("mongodb", "mongodb+srv")
 
-    def __init__(self, address: str, prefix: str, timeout: float) -> None:
-        super().__init__(urls.without_password(address), timeout)
+    def __init__(self, address: str, prefix: str, timeout: float, connect_timeout: float) -> None:
+        super().__init__(urls.without_password(address), timeout, connect_timeout)
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
@@ -60,7 +62,12 @@ class MongoDBBackend(ServerBackend):
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MongoDBBackend:
-        """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
+        """Open the store, and make its collections if they do not exist.
+
+        - `prefix`: the start of the names of all collections.
+        - `timeout`: for how many seconds to retry when the server cannot be reached any more, 30 by default.
+        - `connect_timeout`: for how long opening retries to reach the server, as `30` or `30s`; by default it does not.
+        """
         if url.partition("://")[0] not in cls.schemes:
             raise ConfigError(
                 "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
@@ -74,7 +81,8 @@ class MongoDBBackend(ServerBackend):
                 hint="It is text without $, such as holdfast_",
             )
         timeout = urls.number(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
-        store = cls(address, prefix, timeout)
+        connect_timeout = urls.duration(url, "connect_timeout", found.get("connect_timeout", 0))
+        store = cls(address, prefix, timeout, connect_timeout)
         await store.start()
         return store
 
@@ -114,7 +122,7 @@ class MongoDBBackend(ServerBackend):
         try:
             with errors_of(self.url):
                 layout = Collections(client.get_default_database(_DATABASE), self._prefix)
-                await layout.prepare(self.url)
+                await _unless_unreachable(client, layout.prepare(self.url))
         except BaseException:
             await client.close()
             raise
@@ -200,3 +208,21 @@ class MongoDBBackend(ServerBackend):
             if isinstance(error, PyMongoError):
                 raise translated(error, self.url) from error
             raise ConfigError(f"MongoDB cannot be used so: {error}", where=self.url, hint="Mend the URL") from error
+
+
+async def _unless_unreachable(client: AsyncMongoClient[Document], work: Coroutine[Any, Any, None]) -> None:
+    """Do the first work of a client, unless no server can be connected to.
+
+    The driver alone would go on trying to connect until its selection times out.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_POLL_SECONDS))[0]:
+            servers = client.topology_description.server_descriptions().values()
+            reasons = [str(server.error).partition(" (configured timeouts")[0] for server in servers if server.error]
+            if reasons and len(reasons) == len(servers):
+                raise ServerUnreachable("; ".join(reasons))
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

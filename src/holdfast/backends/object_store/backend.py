@@ -43,8 +43,8 @@ class _Open:
 class ObjectStoreBackend(LoopBackend):
     """A store on a storage of objects. A subclass gives the storage."""
 
-    def __init__(self, url: str, timeout: float, grace: float) -> None:
-        super().__init__(url, timeout)
+    def __init__(self, url: str, timeout: float, grace: float, connect_timeout: float = 0.0) -> None:
+        super().__init__(url, timeout, connect_timeout)
         self._grace = grace
         self._open: _Open | None = None
 
@@ -116,8 +116,10 @@ class ObjectStoreBackend(LoopBackend):
 
     async def _connect(self) -> object:
         opened = _Open(self._blobs(), self.url, self._grace, self._timeout)
+        opened.blobs.retry_unreachable = False  # the opening itself is retried, if at all
         with within(self._timeout):
             await opened.core.start()
+        opened.blobs.retry_unreachable = True
         self._open = opened
         return opened
 

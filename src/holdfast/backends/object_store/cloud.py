@@ -7,7 +7,8 @@ Options, as arguments or in the URL's query:
 
 - `grace`: for how many seconds what was folded or deleted stays in the bucket, 3600 by default. Machines whose clocks
   differ by more than half of it must not share a store.
-- `timeout`: for how many seconds to go on trying while the service does not answer, 30 by default.
+- `timeout`: for how many seconds to retry while the service does not answer, 30 by default.
+- `connect_timeout`: for how long opening retries to reach the service, as `30` or `30s`; by default it does not.
 - `endpoint`: where the service is, if it is not the provider's own. An address with `http://` is used without TLS.
 - `region`, `access_key_id`, `secret_access_key`, `session_token` for S3; `service_account` (a file) for Google;
   `account_name` and `account_key` for Azure. What is not said is taken from the environment (`AWS_ACCESS_KEY_ID`,
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
@@ -28,10 +30,10 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
+from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import number, split_options, without_password
+from holdfast.backends.urls import duration, number, split_options, without_password
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -60,23 +62,31 @@ _LAST_SECONDS = 0.1
 """The driver's threads let go of Python a moment after they answered; if that is gone by then, the process aborts."""
 _PAGE = 1000
 
+# How the driver's errors are written.
+_NO_CONNECTION = "kind: Connect,"
+_ADDRESS = re.compile(r"https?://([^/\s]+)")
+_REASON = re.compile(r'(?:message|error): "([^"]+)"')
+
 
 class CloudBackend(ObjectStoreBackend):
     """`s3://`, `gs://`, `az://`: a store of objects."""
 
     schemes = ("s3", "gs", "az")
 
-    def __init__(self, url: str, storage: ObjectStore, timeout: float, grace: float) -> None:
-        super().__init__(url, timeout, grace)
+    def __init__(
+        self, url: str, storage: ObjectStore, timeout: float, grace: float, connect_timeout: float = 0.0
+    ) -> None:
+        super().__init__(url, timeout, grace, connect_timeout)
         self._storage = storage
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> CloudBackend:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
-        rest, storage, given = _reached(url, ("grace", "timeout"), options)
+        rest, storage, given = _reached(url, ("grace", "timeout", "connect_timeout"), options)
         timeout = number(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
         grace = number(url, "grace", given.pop("grace", GRACE), 10)
-        store = cls(without_password(rest), storage, timeout, grace)
+        connect_timeout = duration(url, "connect_timeout", given.pop("connect_timeout", 0))
+        store = cls(without_password(rest), storage, timeout, grace, connect_timeout)
         await store.start()
         return store
 
@@ -170,6 +180,8 @@ class Bucket(ObjectStorage):
         except (exceptions.GenericError, exceptions.JoinError) as error:
             if "NoSuchBucket" in str(error):
                 raise self._no_bucket() from error
+            if _NO_CONNECTION in str(error):
+                raise ServerUnreachable(_connect_failure(str(error)), sent=True) from error
             raise ServerInterrupted(_first_line(error), sent=True) from error
         except exceptions.NotSupportedError as error:
             raise ConfigError(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
@@ -236,6 +248,12 @@ def _check_process(where: str) -> None:
             where=where,
             hint="Start processes with the method spawn or forkserver, or open stores only after the fork",
         )
+
+
+def _connect_failure(text: str) -> str:
+    """The address and the reason, from the driver's error."""
+    address, reasons = _ADDRESS.search(text), _REASON.findall(text)
+    return f"{address[1] if address else 'the service'}: {reasons[-1] if reasons else 'no connection'}"
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.errors import HoldfastError, UnavailableError
 
 T = TypeVar("T")
@@ -96,6 +96,7 @@ class RetryingStorage(ObjectStorage):
     def __init__(self, blobs: ObjectStorage) -> None:
         self._blobs = blobs
         self.asked: dict[str, int] = {}
+        self.retry_unreachable = True
 
     async def create(self, name: str, data: bytes) -> bool:
         """As in `ObjectStorage`. An answer that was lost is found by looking whose object has the name."""
@@ -169,6 +170,8 @@ class RetryingStorage(ObjectStorage):
                 async with asyncio.timeout_at(deadline):
                     return await ask()
             except ServerInterrupted as interrupted:
+                if isinstance(interrupted, ServerUnreachable) and not self.retry_unreachable:
+                    raise
                 why = str(interrupted)
             except TimeoutError:
                 pass

@@ -8,7 +8,9 @@ Options, as arguments or in the URL's query:
 
 - `schema`: the schema with Holdfast's tables, `holdfast` by default. It is made when a store is first opened, or
   beforehand by `setup`, if those who open it may not.
-- `timeout`: for how many seconds to go on trying when the server cannot be reached, 30 by default.
+- `timeout`: for how many seconds to retry when the server cannot be reached any more, 30 by default.
+- `connect_timeout`: for how long opening retries to reach the server, as `30` or `30s`; by default it does not. libpq's
+  own of that name, for one attempt, is 10 seconds, or as the variable PGCONNECT_TIMEOUT says.
 - `pool_size`: how many connections to use at most, 8 by default.
 - `tenant`: whose rows are to be seen, where `setup` turned row-level security on. `holdfast.open` passes its own.
 """
@@ -55,7 +57,7 @@ class PostgresBackend(ServerBackend):
     takes_tenant = True
 
     def __init__(self, settings: PostgresOptions) -> None:
-        super().__init__(settings.url, settings.timeout)
+        super().__init__(settings.url, settings.timeout, settings.connect_timeout)
         self._settings = settings
         self._apply = f"SELECT {quoted(settings.schema)}.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
         self._found: SchemaState | None = None

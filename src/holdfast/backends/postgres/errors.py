@@ -6,7 +6,7 @@ import re
 
 import psycopg
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN, TOO_LARGE
 from holdfast.errors import (
     ConfigError,
@@ -40,7 +40,7 @@ _LOGIN = re.compile(
 _NOT_NOW = re.compile("too many|starting up|shutting down|in recovery")
 _WRONG = re.compile(
     "definition of service|service file|certificate|does not support SSL|SSL required|no password supplied"
-    r"|failed to resolve host.*\[Errno -2\]|invalid (port|sslmode|connection option)"
+    r"|invalid (port|sslmode|connection option)"
 )
 _MISSING = ("3F000", "42P01", "42883", "42703", "42804")
 
@@ -99,8 +99,10 @@ def _final(state: str, said: str, where: str, schema: str) -> HoldfastError:
     return UnavailableError(f"PostgreSQL failed: {said} ({state})", where=where, hint="Look at the server's log")
 
 
-def translate_connecting(error: psycopg.Error, where: str, schema: str) -> ServerInterrupted | HoldfastError:
-    """The same, where a connection could not be made. libpq gives no code then, only words."""
+def translate_connecting(
+    error: psycopg.Error, where: str, schema: str, connected: bool = False
+) -> ServerInterrupted | HoldfastError:
+    """The error to raise where a connection could not be made. libpq gives no code then, only words."""
     if error.sqlstate is not None:
         return translate(error, where, schema)
     said = _said(error)
@@ -110,6 +112,8 @@ def translate_connecting(error: psycopg.Error, where: str, schema: str) -> Serve
         )
     if _WRONG.search(said) or isinstance(error, psycopg.ProgrammingError):
         return ConfigError(f"libpq cannot connect: {said}", where=where, hint="Check the URL and what it refers to")
+    if not connected and isinstance(error, psycopg.OperationalError) and "FATAL" not in said:
+        return ServerUnreachable(said)
     return translate(error, where, schema)
 
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import number, split_options, whole, without_password
+from holdfast.backends.urls import duration, number, split_options, whole, without_password
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -39,12 +39,13 @@ class PostgresOptions(NamedTuple):
     """For libpq."""
     schema: str
     timeout: float
+    connect_timeout: float
     pool_size: int
     tenant: str | None
     """Whose rows are to be seen, where row-level security is on."""
 
 
-_OPTIONS = {"schema": SCHEMA, "timeout": TIMEOUT, "pool_size": _POOL_SIZE, "tenant": None}
+_OPTIONS = {"schema": SCHEMA, "timeout": TIMEOUT, "connect_timeout": 0, "pool_size": _POOL_SIZE, "tenant": None}
 
 
 def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
@@ -70,6 +71,7 @@ def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
         conninfo(rest),
         schema,
         number(url, "timeout", options["timeout"], 0.1, 86_400),
+        duration(url, "connect_timeout", options["connect_timeout"]),
         whole(url, "pool_size", options["pool_size"], 1, 1000),
         tenant,
     )

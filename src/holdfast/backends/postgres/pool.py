@@ -97,19 +97,20 @@ class ConnectionPool:
 
     async def _connect(self) -> PostgresConnection:
         settings = self._settings
+        link = None
         try:
             connection = await AsyncConnection.connect(settings.conninfo, autocommit=True, prepare_threshold=None)
             link = PostgresConnection(connection)
-            try:
-                bound = [value(link.pid), value(newest(settings.schema))]
-                ((*found, _),) = await link.ask(_LOOK, bound)
-                link.look = ServerInfo(*found)
-                self._suits(link.look)
-            except BaseException:
+            bound = [value(link.pid), value(newest(settings.schema))]
+            ((*found, _),) = await link.ask(_LOOK, bound)
+            link.look = ServerInfo(*found)
+            self._suits(link.look)
+        except BaseException as error:
+            if link is not None:
                 link.close()
-                raise
-        except psycopg.Error as error:
-            raise translate_connecting(error, settings.url, settings.schema) from error
+            if isinstance(error, psycopg.Error):
+                raise translate_connecting(error, settings.url, settings.schema, link is not None) from error
+            raise
         link.prepares = link.look.direct and not self._unprepared
         return link
 

@@ -11,7 +11,8 @@ Options, as arguments or in the URL's query:
   until the server says that it was flushed.
 - `replicas`: how many replicas must have a group of batches before it is acknowledged, 0 by default; with `waitaof`,
   have it on their disks.
-- `timeout`: for how many seconds to go on trying when the server cannot be reached, 30 by default.
+- `timeout`: for how many seconds to retry when the server cannot be reached any more, 30 by default.
+- `connect_timeout`: for how long opening retries to reach the server, as `30` or `30s`; by default it does not.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
 from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import choice, number, split_options, whole, without_password
+from holdfast.backends.urls import choice, duration, number, split_options, whole, without_password
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
 MAX_BATCH = 256 << 20
 
 _FORMAT = b"1"
-_OPTIONS = {"prefix": "holdfast", "durable": "server", "replicas": 0, "timeout": TIMEOUT}
+_OPTIONS = {"prefix": "holdfast", "durable": "server", "replicas": 0, "timeout": TIMEOUT, "connect_timeout": 0}
 _PREFIX = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 
 _PATIENCE = 10.0
@@ -63,7 +64,11 @@ class RedisBackend(ServerBackend):
     schemes = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-        super().__init__(without_password(url), number(url, "timeout", options["timeout"], least=0.1))
+        super().__init__(
+            without_password(url),
+            number(url, "timeout", options["timeout"], least=0.1),
+            duration(url, "connect_timeout", options["connect_timeout"]),
+        )
         self._arguments = arguments
         self._prefix = _prefix(url, options["prefix"])
         self._waits = choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"

@@ -6,7 +6,7 @@ import ssl
 
 from redis import exceptions
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
 _PASSES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
@@ -45,7 +45,9 @@ def connecting(error: Exception, where: str) -> Exception:
         )
     if isinstance(error, exceptions.ResponseError) and not isinstance(error, _PASSING):
         return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Look at the URL")
-    return ServerInterrupted(str(error) or "no answer came in time")
+    if isinstance(error, OSError | exceptions.TimeoutError) or isinstance(error.__context__, OSError):
+        return ServerUnreachable(str(error) or "no answer came in time")
+    return ServerInterrupted(str(error))
 
 
 def answered(error: exceptions.RedisError, where: str) -> Exception:

@@ -157,6 +157,17 @@ ERRORS = (
         "Look at the disk and the system's log, then open the store anew and see what was saved last.",
     ),
     ErrorText(
+        "unreachable",
+        "A store could not be opened: no connection to its server could be made.",
+        (
+            "The server is not running, or not yet.",
+            "The host or the port in the URL is wrong, or the name does not resolve.",
+            "A firewall is in between.",
+        ),
+        "Start the server or correct the URL. To wait for a server that is being started, open the store with "
+        "`connect_timeout=30`.",
+    ),
+    ErrorText(
         "corrupt",
         "Stored bytes are not what was written. Holdfast does not return them.",
         (
