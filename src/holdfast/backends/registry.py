@@ -13,32 +13,6 @@ from holdfast.errors import ConfigError
 GROUP = "holdfast.backends"
 """The entry point group of backends."""
 
-_EXTRAS = {
-    "memory": "",
-    "sqlite": "",
-    "file": "",
-    "s3": "objects",
-    "gs": "objects",
-    "az": "objects",
-    "mongodb": "mongodb",
-    "mongodb+srv": "mongodb",
-    "postgresql": "postgres",
-    "postgres": "postgres",
-    "redis": "redis",
-    "rediss": "redis",
-    "valkey": "redis",
-    "valkeys": "redis",
-    # Stores that are made of others: `holdfast.backends.wrappers`.
-    "behind": "",
-    "cache": "",
-    "metrics": "",
-    "mirror": "",
-    "readonly": "",
-    "retry": "",
-    "tiers": "",
-}
-"""The schemes that come with this package, and the extra that brings what each needs."""
-
 
 def backend_for(url: str) -> type[Backend]:
     """The backend for a URL's scheme."""
@@ -49,8 +23,8 @@ def backend_for(url: str) -> type[Backend]:
         raise ConfigError(
             "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
         )
-    built_in = _built_in(scheme)
-    if built_in is not None:
+    if scheme in _BACKENDS:
+        built_in: type[Backend] = load(*_BACKENDS[scheme])
         return built_in
     from importlib.metadata import entry_points  # takes its time, and only plug-ins need it
 
@@ -70,26 +44,12 @@ def schemes() -> list[str]:
     """The URL schemes that can be opened here."""
     from importlib.metadata import entry_points
 
-    return sorted({*_EXTRAS, *entry_points(group=GROUP).names})
-
-
-def _built_in(scheme: str) -> type[Backend] | None:
-    if scheme not in _EXTRAS:
-        return None
-    try:
-        return _load(scheme)
-    except ModuleNotFoundError as error:
-        if not _EXTRAS[scheme]:
-            raise
-        raise ConfigError(
-            f"a store at {scheme}:// needs {error.name}, which is not installed",
-            hint=f"Install it with: pip install 'holdfast[{_EXTRAS[scheme]}]'",
-            code="not-installed",
-        ) from error
+    return sorted({*_BACKENDS, *entry_points(group=GROUP).names})
 
 
 _WRAPPERS = "holdfast.backends.wrappers"
 _BACKENDS = {
+    "sqlite": ("holdfast.backends.sqlite", "SQLiteBackend"),
     "memory": ("holdfast.backends.memory", "MemoryBackend"),
     "behind": (f"{_WRAPPERS}.replication", "WriteBehindBackend"),
     "cache": (f"{_WRAPPERS}.cache", "CacheBackend"),
@@ -104,10 +64,3 @@ _BACKENDS = {
     **dict.fromkeys(("postgresql", "postgres"), ("holdfast.backends.postgres", "PostgresBackend")),
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("holdfast.backends.redis", "RedisBackend")),
 }
-_SQLITE = ("holdfast.backends.sqlite", "SQLiteBackend")
-
-
-def _load(scheme: str) -> type[Backend]:
-    """Import the backend of a scheme: drivers take their time."""
-    backend: type[Backend] = load(*_BACKENDS.get(scheme, _SQLITE))
-    return backend

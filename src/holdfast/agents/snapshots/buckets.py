@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-import obstore
-
 from holdfast.agents.snapshots.locations import EXISTS_HINT, SUFFIX, Folder, FolderEntry, Location
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
@@ -35,8 +33,7 @@ class RangeReader(Bucket):
         try:
             return await super().get(name, start, length)
         except ServerInterrupted:
-            head = await self._answer(obstore.head_async(self._storage, name))
-            if head["size"] > start:
+            if await self.length(name) > start:
                 raise
             return b""
 

@@ -26,15 +26,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import obstore
-from obstore import exceptions
-from obstore.store import AzureStore, GCSStore, S3Store
-
+from holdfast._lazy import missing_extra
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.backends.urls import duration, number, split_options, without_password
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
+
+try:
+    import obstore
+    from obstore import exceptions
+    from obstore.store import AzureStore, GCSStore, S3Store
+except ImportError as error:
+    raise missing_extra("objects", error) from error
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -129,6 +133,10 @@ class Bucket(ObjectStorage):
             return bytes(await self._answer(obstore.get_range_async(self._storage, name, start=start, length=length)))
         except FileNotFoundError:
             return None
+
+    async def length(self, name: str) -> int:
+        """How many bytes an object has."""
+        return (await self._answer(obstore.head_async(self._storage, name)))["size"]
 
     async def listed(self, prefix: str) -> list[ObjectInfo]:
         return await self._answer(self._all(prefix))

@@ -230,13 +230,8 @@ class CacheBackend(Wrapper):
 async def _shared_room(url: str) -> CacheStorage:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         raise ConfigError("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
-    try:
-        from holdfast.backends.redis.cache_storage import RedisCacheStorage
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a cache in Redis needs {error.name}, which is not installed",
-            hint="Install it with: pip install 'holdfast[redis]'",
-        ) from error
+    from holdfast.backends.redis.cache_storage import RedisCacheStorage
+
     return await RedisCacheStorage.open(url)
 
 
