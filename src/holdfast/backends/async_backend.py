@@ -151,6 +151,18 @@ class LoopBackend(Backend):
         asked: LoopTask[T] = LoopTask(lambda future: self._have_run(lambda: self._insist(question), future))
         return await asked
 
+    async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that may take long, such as a check of the whole store. It is not retried as a whole."""
+
+        async def once() -> T:
+            try:
+                return await work()
+            except ServerInterrupted as interrupted:
+                raise self._gave_up(str(interrupted), sent=False) from interrupted
+
+        task: LoopTask[T] = LoopTask(lambda future: self._have_run(once, future))
+        return await task
+
     def _have_run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         """Have a coroutine run in the store's loop, and its result put into a future."""
         with self._lock:  # so that nothing comes to the loop after the one that ends it
