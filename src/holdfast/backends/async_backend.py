@@ -68,7 +68,7 @@ class ServerInterrupted(Exception):
 
 
 class ServerUnreachable(ServerInterrupted):
-    """No connection could be made: it was refused or timed out, or the name of the host does not resolve.
+    """The connection was refused, or the name of the host does not resolve.
 
     When a store is first opened, it is retried only for as long as `connect_timeout` says: a wrong URL is the more
     likely reason then. Later it is retried like any other interruption.

@@ -108,7 +108,8 @@ def translate_connect_error(
         return _login_error(message, where)
     if _MISCONFIGURED.search(message) or isinstance(error, psycopg.ProgrammingError):
         return ConfigError(f"libpq cannot connect: {message}", where=where, hint="Check the URL and what it refers to")
-    if not connected and isinstance(error, psycopg.OperationalError) and "FATAL" not in message:
+    temporary = connected or "FATAL" in message or isinstance(error, psycopg.errors.ConnectionTimeout)
+    if isinstance(error, psycopg.OperationalError) and not temporary:
         return ServerUnreachable(message)
     return translate(error, where, schema)
 
