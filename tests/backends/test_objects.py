@@ -68,13 +68,13 @@ def opened(url: str, **options: Any) -> CloudBackend:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("s3://", "names no bucket"),
-        ("s3:///prefix", "names no bucket"),
-        ("s3://key:secret@bucket/prefix", "names no bucket"),
+        ("s3://", "not the URL of a bucket"),
+        ("s3:///prefix", "not the URL of a bucket"),
+        ("s3://key:secret@bucket/prefix", "not the URL of a bucket"),
         ("s3://bucket/prefix?acl=public", "grace"),
         ("s3://bucket/prefix?grace=soon", "'soon'"),
-        ("gs://bucket?region=eu", "names no bucket"),
-        ("az://container?access_key_id=1", "names no bucket"),
+        ("gs://bucket?region=eu", "not the URL of a bucket"),
+        ("az://container?access_key_id=1", "not the URL of a bucket"),
         ("az://container", "cannot be set up"),
     ],
 )
@@ -170,7 +170,7 @@ def test_damage_is_found_and_named() -> None:
     bucket = Bucket(store._storage, url)
 
     async def spoil() -> None:
-        (birth,) = [blob.name for blob in await bucket.listed("") if blob.name.endswith("/birth")]
+        (birth,) = [blob.name for blob in await bucket.list_objects("") if blob.name.endswith("/birth")]
         data = await bucket.get(birth)
         assert data is not None
         await bucket.put(birth, data[:-3] + b"xxx")

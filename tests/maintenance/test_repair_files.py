@@ -345,7 +345,7 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         readable = store.threads()
         with monkeypatch.context() as patched:
-            patched.setattr(ShardRebuild, "_begin", interrupted)
+            patched.setattr(ShardRebuild, "_write_first_object", interrupted)
             with pytest.raises(UnavailableError):
                 store.maintenance.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:

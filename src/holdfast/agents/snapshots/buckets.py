@@ -13,7 +13,7 @@ from holdfast.agents.snapshots.locations import EXISTS_HINT, SUFFIX, Folder, Fol
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
-from holdfast.backends.object_store.object_storage import RetryingStorage, within
+from holdfast.backends.object_store.object_storage import RetryingStorage, deadline_in
 from holdfast.backends.urls import without_password
 from holdfast.errors import (
     OutcomeUnknownError,
@@ -51,7 +51,7 @@ class _BucketClient:
         return await call
 
     async def _run(self, request: Callable[[RetryingStorage], Coroutine[Any, Any, T]]) -> T:
-        with within(self._timeout):
+        with deadline_in(self._timeout):
             try:
                 return await request(self._storage)
             except ServerInterrupted as error:
@@ -120,7 +120,7 @@ class ObjectFolder(Folder):
         self._bucket = _BucketClient(url, options)
 
     async def entries(self) -> list[FolderEntry]:
-        objects = await self._bucket.send(lambda bucket: bucket.listed(""))
+        objects = await self._bucket.send(lambda bucket: bucket.list_objects(""))
         return sorted(
             FolderEntry(each.name, each.size, each.modified)
             for each in objects
