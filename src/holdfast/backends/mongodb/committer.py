@@ -313,12 +313,12 @@ class Committer:
         if group.wide_deletes:
             return
         for line, old in lines.items():
-            asked = [place for place in group.expected if line_of(place[1]) == line]
+            expected = [place for place in group.expected if line_of(place[1]) == line]
             guessed = not view.is_read and (LINES, line) in group.only_ensured
             if (LINES, line) in effect.written and not guessed:
-                asked.append((LINES, line))  # conditions will depend on it
-            known = list(dict.fromkeys([*old.cached, *asked]))[-_CACHED_ROWS:]
-            columns = {(space, key): effect.columns(space, key, view.lookup) for space, key in known}
+                expected.append((LINES, line))  # conditions will depend on it
+            keys = list(dict.fromkeys([*old.cached, *expected]))[-_CACHED_ROWS:]
+            columns = {(space, key): effect.columns(space, key, view.lookup) for space, key in keys}
             self._lines[line] = _LineState(token, old.parts or bool(parts), columns)
             self._lines.move_to_end(line)
         while len(self._lines) > _CACHED_LINES:
@@ -345,7 +345,7 @@ class Committer:
         """Replace the lock documents of the lines, and record the outcomes."""
         emptied = {prefix for prefixes in effect.deleted.values() for prefix in prefixes if len(prefix) <= LINE_WIDTH}
         operations: list[_Operation] = []
-        for line, seen in lines.items():
+        for line, state in lines.items():
             change: Document = {"$set": {"last": token}}
             if parts:
                 change["$set"]["parts"] = True
@@ -354,7 +354,7 @@ class Committer:
             else:
                 change["$unset"] = {"emptied": ""}
             # A missing one is inserted, which fails if another process has inserted it since.
-            operations.append(UpdateOne({"_id": _lock_id(line), "last": seen.last}, change, upsert=not seen.last))
+            operations.append(UpdateOne({"_id": _lock_id(line), "last": state.last}, change, upsert=not state.last))
         stamp = group.stamp
         operations.append(
             UpdateOne(
@@ -363,7 +363,7 @@ class Committer:
                 upsert=True,
             )
         )
-        uploads = {kept["upload"] for kept in parts.values()}
+        uploads = {location["upload"] for location in parts.values()}
         removals: list[_Operation] = [DeleteOne({"_id": {"upload": upload}, "swept": None}) for upload in uploads]
         done = await self._collections.commits.bulk_write([*operations, *removals], session=session)
         if done.matched_count + done.upserted_count != len(operations) or done.deleted_count != len(removals):
@@ -399,12 +399,12 @@ class Committer:
                 return InsertOne(document)
             return ReplaceOne({"_id": document["_id"]}, document, upsert=True)
 
-        for space, those in rows.items():
+        for space, table_rows in rows.items():
             operations: list[_Operation] = [
                 DeleteMany({"_id": matching}) for matching in _id_ranges(space, effect.deleted.get(space, ()))
             ]
-            for start in range(0, max(1, len(those)), _ROWS_PER_REQUEST):
-                operations += [operation(space, row) for row in those[start : start + _ROWS_PER_REQUEST]]
+            for start in range(0, max(1, len(table_rows)), _ROWS_PER_REQUEST):
+                operations += [operation(space, row) for row in table_rows[start : start + _ROWS_PER_REQUEST]]
                 await self._collections.table(space).bulk_write(operations, session=session)
                 operations = []
         useless = list(_unused_parts(view, effect, parts))
@@ -414,12 +414,12 @@ class Committer:
 
 def _unused_parts(view: _GroupView, effect: Effect, parts: dict[int, Document]) -> Iterator[_Operation]:
     """Yield the removals of parts of bodies that are replaced or deleted, and of uploads that were not needed."""
-    wanted = {id(row) for row in effect.written.values()}
-    kept = [where for row, where in parts.items() if row not in wanted]
-    kept += [
+    written = {id(row) for row in effect.written.values()}
+    locations = [where for row, where in parts.items() if row not in written]
+    locations += [
         where for place, where in view.replaced.items() if place in effect.written or effect.deletes(place[0], place[1])
     ]
-    for where in kept:
+    for where in locations:
         yield DeleteMany({"_id": part_range(where["upload"], where["first"], where["count"])})
 
 

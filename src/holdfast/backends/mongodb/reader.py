@@ -85,8 +85,8 @@ async def _read_large_bodies(
     for at, document in enumerate(documents):
         location: dict[str, Any] | None = document.get(PARTS)
         if location is not None:
-            these = part_range(location["upload"], location["first"], location["count"])
-            cursor = collections.parts.find({"_id": these}, {"data": 1}, session=session).sort("_id")
+            ids = part_range(location["upload"], location["first"], location["count"])
+            cursor = collections.parts.find({"_id": ids}, {"data": 1}, session=session).sort("_id")
             data = [bytes(part["data"]) async for part in cursor]
             if len(data) != location["count"]:
                 raise CorruptError(

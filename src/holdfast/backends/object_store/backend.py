@@ -58,8 +58,8 @@ class ObjectStoreBackend(LoopBackend):
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: LoopTask[int | None] = LoopTask(lambda future: self._have_run(lambda: self._apply(batch), future))
-        return await asked
+        task: LoopTask[int | None] = LoopTask(lambda future: self._have_run(lambda: self._apply(batch), future))
+        return await task
 
     async def size(self) -> int:
         return await self._run_once(self._size)
@@ -87,8 +87,8 @@ class ObjectStoreBackend(LoopBackend):
         return await self._run_once(lambda: self._opened().rebuild.rebuild(shard, stamp))
 
     async def status(self) -> dict[str, int | float | str]:
-        asked = await self._asked(self._request_counts)
-        return {f"requests_{kind}": count for kind, count in sorted(asked.items())}
+        counts = await self._asked(self._request_counts)
+        return {f"requests_{kind}": count for kind, count in sorted(counts.items())}
 
     async def _size(self) -> int:
         return await self._opened().garbage_collector.size()

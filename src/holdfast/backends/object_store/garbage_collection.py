@@ -81,7 +81,7 @@ class GarbageCollector:
             tenants = [name for name in await storage.list_folders("") if object_names.is_tenant(name)]
             lines = await gather_limited([storage.list_folders(tenant) for tenant in tenants])
         pairs = zip(tenants, lines, strict=True)
-        return [f"{tenant}/{line}" for tenant, of_one in pairs for line in of_one if object_names.is_line(line)]
+        return [f"{tenant}/{line}" for tenant, in_tenant in pairs for line in in_tenant if object_names.is_line(line)]
 
     # Checking
 

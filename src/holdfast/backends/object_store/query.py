@@ -66,7 +66,7 @@ class QueryRunner:
         """Call `read` with a snapshot of several shards."""
         ordered = sorted(names)
         before: list[ShardVersion] = []
-        hot: set[ShardNames] = set()
+        changing: set[ShardNames] = set()
         for _ in range(_SNAPSHOT_ATTEMPTS):
             check_deadline()
             views = await gather_limited([self._log.read_shard(folder(each), each) for each in ordered])
@@ -75,12 +75,12 @@ class QueryRunner:
             if len(ordered) <= 1 or versions == before:
                 return read(ShardViews(dict(zip(ordered, views, strict=True))))
             if before:
-                hot.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
+                changing.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
             before = versions
-        return await self._on_locked_snapshot(names, hot, read)
+        return await self._on_locked_snapshot(names, changing, read)
 
     async def _on_locked_snapshot(
-        self, names: set[ShardNames], hot: set[ShardNames], read: Callable[[ShardViews], T]
+        self, names: set[ShardNames], changing: set[ShardNames], read: Callable[[ShardViews], T]
     ) -> T:
         """Call `read` with a snapshot, while shards that keep changing are locked.
 
@@ -88,7 +88,7 @@ class QueryRunner:
         """
         id = secrets.token_hex(16)
         try:
-            for each in sorted(hot):
+            for each in sorted(changing):
                 await self._lock_shard(each, id)
             return await self.on_snapshot(names, read)
         finally:
@@ -151,27 +151,27 @@ class QueryRunner:
             versions = {each: view.version for each, view in views.items()}
             began = clock()
             names_there = await self._list_names(roots)
-            wanted = await self._shards_in(names_there) | {each for one in shard_queries for each in one.shards()}
+            shards = await self._shards_in(names_there) | {each for one in shard_queries for each in one.shards()}
             # The name of a first object does not show whether its generation has ended.
             ended = [each for each, view in views.items() if view.ended_generation]
             for again in await gather_limited([shard_log.read_shard(folder(each)) for each in ended]):
                 if again.ended_generation and again is views[again.names]:
                     names_there.discard(object_names.first_object(again.folder))
-            behind = []
-            for each in sorted(wanted):
+            outdated_shards = []
+            for each in sorted(shards):
                 view = views.get(each)
                 if view is None or versions[each] != view.version or not shard_log.confirm(view, names_there, began):
-                    behind.append(each)
-            if not behind:
+                    outdated_shards.append(each)
+            if not outdated_shards:
                 # None has changed since the listing started: together they are a snapshot of that time.
                 for one in shard_queries:
-                    one.shard_limit = len(wanted)
-                    one.narrow([each for each in sorted(wanted) if each[: len(one.prefix)] == one.prefix])
+                    one.shard_limit = len(shards)
+                    one.narrow([each for each in sorted(shards) if each[: len(one.prefix)] == one.prefix])
                 return [one.find(views) for one in shard_queries]
             # For shards that come from the cache, the next listing shows whether they are up to date.
-            cached = {each: shard_log.cached(folder(each)) for each in behind if each not in views}
+            cached = {each: shard_log.cached(folder(each)) for each in outdated_shards if each not in views}
             views |= {each: view for each, view in cached.items() if view is not None}
-            missing = [each for each in behind if cached.get(each) is None]
+            missing = [each for each in outdated_shards if cached.get(each) is None]
             loaded = await gather_limited([shard_log.read_shard(folder(each), each) for each in missing])
             views |= dict(zip(missing, loaded, strict=True))
 

@@ -132,9 +132,9 @@ class ShardRebuild:
             # Else processes with the old generation in their cache would continue it after a while.
             for name in (object_names.entry(shard, token, position + 1), object_names.fold(shard, token)):
                 await self._storage.create(name, b"stopped by a repair " + secrets.token_hex(32).encode())
-        known = self._log.cached(shard)
-        if known is not None:
-            self._log.forget(known)
+        cached = self._log.cached(shard)
+        if cached is not None:
+            self._log.forget(cached)
         return True
 
     def _find_end(self, shard: str, objects: Mapping[str, bytes]) -> tuple[str, int]:
@@ -149,8 +149,8 @@ class ShardRebuild:
             self._read_next_token(objects.get(object_names.fold(shard, token)), shard)
             for token in dict.fromkeys(tokens_there)
         ]
-        born = "" if tokens_there else self._read_token(objects.get(object_names.first_object(shard)), shard)
-        tokens = [token for token in (*tokens_there, *following, born) if token]
+        first_token = "" if tokens_there else self._read_token(objects.get(object_names.first_object(shard)), shard)
+        tokens = [token for token in (*tokens_there, *following, first_token) if token]
         last = max(tokens, key=object_names.epoch_of, default="")
         prefix = f"{object_names.log(shard, last)}/"
         numbers = [int(name[len(prefix) :]) for name in objects if name.startswith(prefix)]

@@ -42,9 +42,9 @@ def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
     """Return the current generation of a shard: that of its first object, or else the latest that has not ended; empty
     if there is none. `objects` are in the order of creation."""
     generations = [object_names.generation_of(token) for name in objects if (token := token_of(name, folder))]
-    born = _decode_entry(objects.get(object_names.first_object(folder), b""), object_names.first_object(folder))
-    if born is not None:
-        generations.append(object_names.generation_of(born.token))
+    first = _decode_entry(objects.get(object_names.first_object(folder), b""), object_names.first_object(folder))
+    if first is not None:
+        generations.append(object_names.generation_of(first.token))
     ended = {object_names.generation_of(fold.token) for fold in _decode_folds(folder, objects) if fold.removed}
     return next((generation for generation in reversed(generations) if generation not in ended), "")
 
@@ -170,23 +170,23 @@ class _SalvageReader:
             key = (*fold.names, *indexed.key)
             body = b"" if location is None else self._body(indexed, *location)
             if len(body) != indexed.length or checksum(body) != indexed.check:
-                known = before.get((TABLES_BY_NAME[indexed.space], key)) if indexed.space in TABLES_BY_NAME else None
-                body = b"" if known is None else known.body  # an older object may have it too
+                older = before.get((TABLES_BY_NAME[indexed.space], key)) if indexed.space in TABLES_BY_NAME else None
+                body = b"" if older is None else older.body  # an older object may have it too
             self._put(indexed.space, key, indexed.columns, body, indexed.length, indexed.check)
 
     def _body(self, indexed: IndexedRow, name: str, base: int) -> bytes:
         return self._objects[name][base + indexed.offset :][: indexed.length]
 
     def _put(self, space: str, key: Key, columns: tuple[object, ...], body: bytes, length: int, check: int) -> None:
-        known = TABLES_BY_NAME.get(space)
-        if known is None:
+        table = TABLES_BY_NAME.get(space)
+        if table is None:
             return
         if len(body) == length and checksum(body) == check:
-            self.rows[known, key] = Row(key, columns, body)  # type: ignore[arg-type]
+            self.rows[table, key] = Row(key, columns, body)  # type: ignore[arg-type]
         else:
-            self.rows.pop((known, key), None)  # an older version would be wrong
+            self.rows.pop((table, key), None)  # an older version would be wrong
 
     def _delete(self, space: str, prefix: Key) -> None:
-        known = TABLES_BY_NAME.get(space)
-        for each in [each for each in self.rows if each[0] is known and each[1][: len(prefix)] == prefix]:
+        table = TABLES_BY_NAME.get(space)
+        for each in [each for each in self.rows if each[0] is table and each[1][: len(prefix)] == prefix]:
             del self.rows[each]

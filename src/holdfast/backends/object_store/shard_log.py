@@ -70,14 +70,19 @@ class ShardLog:
     """The shards of a store, in its loop."""
 
     def __init__(
-        self, storage: ObjectStorage, where: str, grace: float, retry_limit: float = 5.0, room: CacheSizes | None = None
+        self,
+        storage: ObjectStorage,
+        where: str,
+        grace: float,
+        transaction_timeout: float = 5.0,
+        cache_sizes: CacheSizes | None = None,
     ) -> None:
         self.storage = storage
         self.where = where
         self.grace = grace
-        self.transaction_timeout = retry_limit
+        self.transaction_timeout = transaction_timeout
         """How many seconds to wait for the transaction of another process before it is aborted."""
-        self._cache_sizes = room or CacheSizes()
+        self._cache_sizes = cache_sizes or CacheSizes()
         self._views: OrderedDict[str, ShardView] = OrderedDict()
         self._weights: dict[str, int] = {}
         self._weight = 0
@@ -155,10 +160,10 @@ class ShardLog:
         while True:
             if view.pending is not None:
                 pending = view.pending
-                made = await self.read_decision(pending.entry.transaction)
-                if made is None:
+                committed = await self.read_decision(pending.entry.transaction)
+                if committed is None:
                     break  # it is not committed yet, and nothing can follow it
-                view.decide(pending, made)
+                view.decide(pending, committed)
                 continue
             if view.full or not view.token:
                 if not await self._take_next(view, view.next_name()):
@@ -221,14 +226,14 @@ class ShardLog:
                     return
                 await self.fold(view)
                 continue
-            made = await self.read_decision(pending.entry.transaction)
-            if made is None and clock() - pending.read_at > self.transaction_timeout:
-                made = await self.decide(pending.entry.transaction, committed=False)
-            if made is None:
+            committed = await self.read_decision(pending.entry.transaction)
+            if committed is None and clock() - pending.read_at > self.transaction_timeout:
+                committed = await self.decide(pending.entry.transaction, committed=False)
+            if committed is None:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 0.2)
             else:
-                view.decide(pending, made)
+                view.decide(pending, committed)
 
     async def _take_next(self, view: ShardView, name: str) -> bool:
         """Add the first object or the next fold to a view, if it exists."""
@@ -290,9 +295,9 @@ class ShardLog:
         if tokens:
             await self._read_folds(view, tokens[-1])
             if view.removed:
-                unborn = ShardView(first.names, shard)
-                unborn.ended_generation = generation
-                return unborn
+                empty = ShardView(first.names, shard)
+                empty.ended_generation = generation
+                return empty
         elif first.stub:
             raise ViewOutdated
         else:
@@ -362,20 +367,20 @@ class ShardLog:
         if not view.token:
             draft.entry.token = object_names.new_generation()
         data = encode(ENTRY, draft.entry, draft.bodies)
-        made = await self._create(view, name, data)
-        if made and name == view.next_name():  # else another task has read it
+        created = await self._create(view, name, data)
+        if created and name == view.next_name():  # else another task has read it
             self._add(view, name, data)
-        return made
+        return created
 
     async def _create(self, view: ShardView, name: str, data: bytes) -> bool:
         """Create the next object of a shard. Raises `ViewOutdated` or `CreatedTooLate` if the answer comes too late."""
-        looked, began = view.read_at, clock()
-        made = await self.storage.create(name, data)
-        if clock() - looked > self.grace / 2:
-            raise CreatedTooLate(name) if made else ViewOutdated
-        if made:
+        read_at, began = view.read_at, clock()
+        created = await self.storage.create(name, data)
+        if clock() - read_at > self.grace / 2:
+            raise CreatedTooLate(name) if created else ViewOutdated
+        if created:
             view.read_at = max(view.read_at, began)
-        return made
+        return created
 
     async def is_counted(self, view: ShardView, name: str, entry: LogEntry) -> bool | None:
         """Whether an entry that was created late is part of a shard, which was just read; None if that is unknown.

@@ -173,12 +173,12 @@ class ShardView:
         else:
             self._apply(entry, base)
 
-    def decide(self, pending: UndecidedEntry, made: bool) -> None:
+    def decide(self, pending: UndecidedEntry, committed: bool) -> None:
         """Apply or drop an entry whose transaction was decided. May be called again."""
         if self.pending is not pending:
             return
         self.pending = None
-        if made:
+        if committed:
             self._apply(pending.entry, pending.base)
 
     def add_fold(self, fold: FoldObject, base: int) -> None:

@@ -68,9 +68,9 @@ class ShardTransactions:
                 except ViewOutdated as outdated:
                     retry_limit.check(outdated)
                     for each in names:
-                        known = self._log.cached(folder(each))
-                        if known is not None:
-                            self._log.forget(known)
+                        cached = self._log.cached(folder(each))
+                        if cached is not None:
+                            self._log.forget(cached)
                     done, refused = False, None
             if done:
                 return refused
@@ -100,7 +100,7 @@ class ShardTransactions:
     async def _are_all_shards(self, wide: set[Key], names: Collection[ShardNames]) -> bool:
         """Whether there are no other shards: one may be new, with a batch that these have a part of."""
         found = [await self._queries.find_shards(prefix) for prefix in wide]
-        return all(each in names for of_one in found for each in of_one)
+        return all(each in names for in_prefix in found for each in in_prefix)
 
     async def _commit(
         self,
@@ -125,7 +125,7 @@ class ShardTransactions:
             # So that others need not wait. If this fails too, they abort it after a while.
             await shard_log.decide(id, committed=False)
             raise
-        made = await shard_log.decide(id, whole)
+        committed = await shard_log.decide(id, whole)
         if clock() - began > shard_log.grace / 2:
             raise OutcomeUnknownError(
                 "this process was paused for so long that it is unknown whether a batch was applied",
@@ -135,8 +135,8 @@ class ShardTransactions:
         for each in drafts:
             pending = views[each].pending
             if pending is not None and pending.entry.transaction == id:
-                views[each].decide(pending, made)
-        return made
+                views[each].decide(pending, committed)
+        return committed
 
 
 def _draft_entries(batch: Batch, at: ShardViews, id: str) -> tuple[int | None, dict[ShardNames, LogEntryDraft]]:

@@ -133,9 +133,9 @@ class ShardQueues:
                 outcomes, draft = draft_entry(view, batches)
                 if await (self.append(view, draft) if draft else self._is_current(view)):
                     return outcomes
-                unborn = not view.token
+                was_empty = not view.token
                 await shard_log.catch_up(view)
-                if unborn and not view.token:
+                if was_empty and not view.token:
                     await asyncio.sleep(0.02)  # the previous generation is being deleted
             except ViewOutdated as outdated:
                 retry_limit.check(outdated)

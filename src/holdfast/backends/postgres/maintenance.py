@@ -42,7 +42,7 @@ async def check(connection: PostgresConnection, schema: str) -> list[str]:
     ]
     for table in table_names():
         # A digest reads every byte.
-        sql = f"SELECT count(sha256(body)) FROM {name}.{table}"  # noqa: S608 - our own names
+        sql = f"SELECT count(sha256(body)) FROM {name}.{table}"  # noqa: S608 - quoted names
         findings += [f"the table {table} is damaged: {message}" for message in await _damage(connection, sql)]
     for (extension,) in await connection.query(_AMCHECK):
         findings += await _amcheck(connection, schema, extension)

@@ -143,7 +143,7 @@ def _combined_sql(schema: str, shapes: tuple[_Shape, ...]) -> str:
 def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
     """Build a SELECT whose parameters are numbered from `first`: equal values, start and stop, a limit, an array."""
     space = _TABLES[shape.space]
-    select = f"SELECT {columns} FROM {quote_name(schema)}.{space.name}"  # noqa: S608 - our own names
+    select = f"SELECT {columns} FROM {quote_name(schema)}.{space.name}"  # noqa: S608 - quoted names
     if shape.keys:
         arrays = ", ".join(f"${at}::{_CASTS[kind]}" for at, kind in enumerate(space.key.values(), first))
         return f"{select} WHERE ({', '.join(space.key)}) IN (SELECT * FROM unnest({arrays}))"  # noqa: S608

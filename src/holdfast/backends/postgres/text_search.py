@@ -49,7 +49,7 @@ def build_search(schema: str, match: WordMatch) -> Statement:
         where.append(f"(time, line, branch, seq) < (${last - 3}, ${last - 2}, ${last - 1}, ${last})")
     bound.append(bind(match.limit + 1))
     sql = (
-        f"SELECT time, line, branch, seq FROM {quote_name(schema)}.words"  # noqa: S608 - our own names
+        f"SELECT time, line, branch, seq FROM {quote_name(schema)}.words"  # noqa: S608 - quoted names
         f" WHERE {' AND '.join(where)} ORDER BY time DESC, line DESC, branch DESC, seq DESC LIMIT ${len(bound)}"
     )
     return sql, bound

@@ -26,7 +26,7 @@ _CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSErr
 
 def connection_arguments(url: str) -> dict[str, Any]:
     """Parse a URL into the arguments of a connection of redis-py."""
-    shown = without_password(url)
+    where = without_password(url)
     scheme, _, rest = url.partition("://")
     try:
         arguments: dict[str, Any] = dict(parse_url(f"{scheme.replace('valkey', 'redis')}://{rest}"))
@@ -35,13 +35,13 @@ def connection_arguments(url: str) -> dict[str, Any]:
         why = "the host is not followed by a port" if "Port" in str(error) else str(error)
         raise ConfigError(
             f"this is not the URL of a Redis server: {why}",
-            where=shown,
+            where=where,
             hint="As redis://host:6379/0; in a password, / is written as %2F, and # as %23",
         ) from None
     path = rest.partition("?")[0].partition("/")[2]
     if path and "db" not in arguments:
         what = "the path" if "@" in path else repr(path)
-        raise ConfigError(f"{what} is not the number of a database", where=shown, hint="As redis://host:6379/0")
+        raise ConfigError(f"{what} is not the number of a database", where=where, hint="As redis://host:6379/0")
     return {"socket_keepalive": True, **arguments, "decode_responses": False, "protocol": 2}
 
 
