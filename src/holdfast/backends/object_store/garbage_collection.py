@@ -91,7 +91,7 @@ class GarbageCollector:
         while True:
             shard_log = ShardLog(self._log.storage, self._log.where, self._log.grace)  # with an empty cache
             names = [info.name for info in await shard_log.storage.list_objects(shard)]
-            tokens = [_token(name, shard) for name in names]
+            tokens = [object_names.token_of(name, shard) for name in names]
             view = await shard_log.read_shard(shard)
             if not view.token and await self._lacks_first_object(view):
                 raise missing_error(object_names.first_object(shard))
@@ -122,7 +122,7 @@ class GarbageCollector:
         ended: set[str] = set()
         generations: set[str] = set()
         for name in listed:
-            token = _token(name, view.folder)
+            token = object_names.token_of(name, view.folder)
             # A single entry may be that of a writer that came too late.
             if not name.startswith(f"{object_names.folds(view.folder)}/"):
                 generations |= (
@@ -220,7 +220,7 @@ class GarbageCollector:
         quiet = times.is_over(view.epoch_start)
         unneeded = [name for name in expired if name not in waiting]
         for info in listed:
-            name, token = info.name[len(view.folder) + 1 :], _token(info.name, view.folder)
+            name, token = info.name[len(view.folder) + 1 :], object_names.token_of(info.name, view.folder)
             if name in waiting or name in expired or token == view.token or not times.is_over(info.modified):
                 continue
             # Not needed since some fold up to the latest; an entry, since the fold of its epoch.
@@ -230,14 +230,8 @@ class GarbageCollector:
         await shard_log.delete_objects(view.folder, view.token, unneeded)
 
 
-def _token(name: str, folder: str) -> str:
-    """Return the token in the name of an object in a shard's folder; empty for the first object, which has none."""
-    parts = name[len(folder) + 1 :].split("/")
-    return parts[1] if len(parts) > 1 else ""
-
-
 def _generation(name: str, folder: str) -> str:
-    return object_names.generation_of(_token(name, folder))
+    return object_names.generation_of(object_names.token_of(name, folder))
 
 
 def _find_needed(view: ShardView) -> set[str]:

@@ -111,6 +111,12 @@ def epoch_of(token: str) -> int:
     return int(token.split(".")[1])
 
 
+def token_of(name: str, folder: str) -> str:
+    """Return the token in the name of an object in a shard's folder; empty for the first object, which has none."""
+    parts = name[len(folder) + 1 :].split("/")
+    return parts[1] if len(parts) > 1 else ""
+
+
 def _encode(name: str) -> str:
     data = name.encode()
     text = "".join(chr(byte) if byte in _PLAIN else f"={byte:02x}" for byte in data)

@@ -29,7 +29,6 @@ from holdfast.backends.object_store.salvage import (
     current_generation,
     open_transaction,
     salvage_shard,
-    token_of,
 )
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import EPOCH_ENTRIES
@@ -143,7 +142,7 @@ class ShardRebuild:
         tokens_there = [
             token
             for name in objects
-            if (token := token_of(name, shard)) and object_names.generation_of(token) == generation
+            if (token := object_names.token_of(name, shard)) and object_names.generation_of(token) == generation
         ]
         following = [
             self._read_next_token(objects.get(object_names.fold(shard, token)), shard)

@@ -41,7 +41,9 @@ class SalvagedShard(NamedTuple):
 def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
     """Return the current generation of a shard: that of its first object, or else the latest that has not ended; empty
     if there is none. `objects` are in the order of creation."""
-    generations = [object_names.generation_of(token) for name in objects if (token := token_of(name, folder))]
+    generations = [
+        object_names.generation_of(token) for name in objects if (token := object_names.token_of(name, folder))
+    ]
     first = _decode_entry(objects.get(object_names.first_object(folder), b""), object_names.first_object(folder))
     if first is not None:
         generations.append(object_names.generation_of(first.token))
@@ -52,33 +54,28 @@ def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
 def salvage_shard(folder: str, objects: Mapping[str, bytes], decisions: Mapping[str, bool]) -> SalvagedShard:
     """Read the intact rows of a shard. `objects` are its objects by name, `decisions` those of transactions."""
     generation = current_generation(folder, objects)
-    birth = object_names.first_object(folder)
-    own = [
-        name for name in objects if name == birth or object_names.generation_of(token_of(name, folder)) == generation
-    ]
     reader = _SalvageReader(objects, decisions, generation)
-    for name in sorted(own, key=lambda name: _order(name, folder)):
+    for name in _sort_current(folder, objects, generation):
         reader.read(name, _order(name, folder))
     return SalvagedShard(reader.names, [(space, row) for (space, _), row in reader.rows.items()])
 
 
-def token_of(name: str, folder: str) -> str:
-    """Return the token in the name of an object in a shard's folder; empty for the first object, which has none."""
-    parts = name[len(folder) + 1 :].split("/")
-    return parts[1] if len(parts) > 1 else ""
-
-
 def open_transaction(folder: str, objects: Mapping[str, bytes]) -> str:
     """Return the transaction of the last entry of a shard, which may be undecided; empty if there is none."""
-    generation = current_generation(folder, objects)
-    own = [
-        name
-        for name in objects
-        if object_names.generation_of(token_of(name, folder)) == generation or name == object_names.first_object(folder)
-    ]
-    last = max(own, key=lambda name: _order(name, folder), default="")
-    entry = _decode_entry(objects.get(last, b""), last)
+    names = _sort_current(folder, objects, current_generation(folder, objects))
+    entry = _decode_entry(objects[names[-1]], names[-1]) if names else None
     return "" if entry is None else entry.transaction
+
+
+def _sort_current(folder: str, objects: Mapping[str, bytes], generation: str) -> list[str]:
+    """Return the names of the first object and of those of a generation, in order."""
+    first = object_names.first_object(folder)
+    own = [
+        each
+        for each in objects
+        if each == first or object_names.generation_of(object_names.token_of(each, folder)) == generation
+    ]
+    return sorted(own, key=lambda name: _order(name, folder))
 
 
 def _decode_entry(data: bytes, name: str) -> LogEntry | None:
