@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 
 from holdfast.agents.runtime.metrics import SAVE, SaveCounts, read_saves
 from holdfast.backends.runtime.metrics import Metrics

@@ -138,10 +138,10 @@ def test_of_deleted_threads_nothing_is_left(path: Path) -> None:
 
     async def tidy() -> None:
         assert store._open is not None
-        await store._open.tidying.tidy(grace=-1.0)
+        await store._open.garbage_collector.tidy(grace=-1.0)
 
     for _ in range(3):
-        run(store._took_long(tidy))
+        run(store._run_once(tidy))
     run(store.close())
     assert names(path) == {"format"}
     assert [each.name for each in path.iterdir() if each.is_dir()] == ["new"]
@@ -158,10 +158,10 @@ def test_tidying_gives_room_back(path: Path) -> None:
 
     async def tidy() -> None:
         assert store._open is not None
-        await store._open.tidying.tidy(grace=-1.0)
+        await store._open.garbage_collector.tidy(grace=-1.0)
 
     for _ in range(3):
-        run(store._took_long(tidy))
+        run(store._run_once(tidy))
     assert run(store.size()) < before / 5
     assert run(store.read([Scan(STEPS, ())])) == kept
     run(store.close())
@@ -349,8 +349,8 @@ class Disk:
 def test_what_was_acknowledged_survives_a_power_cut(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_log, "EPOCH", 4)
-    monkeypatch.setattr(shard_view, "EPOCH", 4)
+    monkeypatch.setattr(shard_log, "EPOCH_ENTRIES", 4)
+    monkeypatch.setattr(shard_view, "EPOCH_ENTRIES", 4)
     disk = Disk(path, monkeypatch)
     stores = [opened(path) for _ in range(2)]
     expected: dict[tuple[Any, ...], bytes] = {}

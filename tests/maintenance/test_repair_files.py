@@ -300,7 +300,7 @@ def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_p
             store.put("chat", {"secret": number}, id=f"old {number}")
         store.delete("chat")
         opened = backend._opened()
-        run(backend._took_long(lambda: opened.tidying.tidy(-1.0)))
+        run(backend._run_once(lambda: opened.garbage_collector.tidy(-1.0)))
         store.put("chat", {"x": 1}, id="new 1")
         store.put("chat", {"x": 2}, id="new 2")
         truth = everything(store)
@@ -345,7 +345,7 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         readable = store.threads()
         with monkeypatch.context() as patched:
-            patched.setattr(ShardRebuild, "_begin", interrupted)
+            patched.setattr(ShardRebuild, "_write_first_object", interrupted)
             with pytest.raises(UnavailableError):
                 store.maintenance.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:

@@ -13,7 +13,10 @@ that arrives after a later group of its slot is refused.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
+import re
 import secrets
 import threading
 import weakref
@@ -28,6 +31,8 @@ from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
+_log = logging.getLogger("holdfast.backends")
+
 T = TypeVar("T")
 
 TIMEOUT = 30.0
@@ -40,6 +45,9 @@ _ROW_BYTES = 2 << 10
 """The assumed size of the columns of a row. Most have fewer bytes."""
 PACE = 4 << 20
 """The least bytes that a server takes in a second. A large batch may take longer accordingly."""
+
+_CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
+"""The message of asyncio for a refused connection, which has the number of the error."""
 
 _CANCEL_SECONDS = 5.0
 """How long cancelled tasks may take to end."""
@@ -59,6 +67,17 @@ class ServerInterrupted(Exception):
         self.sent = sent
 
 
+class ServerUnreachable(ServerInterrupted):
+    """The connection was refused, or the name of the host does not resolve.
+
+    When a store is first opened, it is retried only for as long as `connect_timeout` says: a wrong URL is the more
+    likely reason then. Later it is retried like any other interruption.
+    """
+
+    def __init__(self, why: str, *, sent: bool = False) -> None:
+        super().__init__(_CONNECT_FAILED.sub(lambda found: found[2] + os.strerror(int(found[1])), why), sent=sent)
+
+
 class GroupStamp(NamedTuple):
     """The identity of a group: the client, one of its slots, and a number in that slot."""
 
@@ -70,9 +89,11 @@ class GroupStamp(NamedTuple):
 class LoopBackend(Backend):
     """A store with an event loop of its own, in one thread. The abstract methods are called in that loop only."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         self._url = url
         self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._was_open = False
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
         self._closed = False
@@ -130,6 +151,18 @@ class LoopBackend(Backend):
         task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call), future))
         return await task
 
+    async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that may take long, such as a check of the whole store. It is not retried as a whole."""
+
+        async def once() -> T:
+            try:
+                return await work()
+            except ServerInterrupted as interrupted:
+                raise self._give_up_error(str(interrupted), sent=False) from interrupted
+
+        task: LoopTask[T] = LoopTask(lambda future: self._schedule(once, future))
+        return await task
+
     def _schedule(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         """Run a coroutine in the store's loop, and put its result into a future."""
         with self._lock:  # so that nothing is scheduled after the loop was told to stop
@@ -137,8 +170,11 @@ class LoopBackend(Backend):
 
     async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout + longer
+        first = not self._was_open
+        seconds = self._connect_timeout if first and self._connect_timeout else self._timeout
+        deadline = loop.time() + seconds + longer
         pause = _FIRST_PAUSE
+        unreachable = False
         sent, why = False, ""
         while True:
             try:
@@ -146,6 +182,7 @@ class LoopBackend(Backend):
                     return await call()
             except ServerInterrupted as interrupted:
                 sent, why = sent or interrupted.sent, str(interrupted)
+                unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
@@ -153,22 +190,34 @@ class LoopBackend(Backend):
                     # Nothing was changed by this attempt, but an earlier one may have succeeded.
                     raise self._give_up_error(str(error), sent) from error
                 raise
-            if loop.time() + pause >= deadline:
-                raise self._give_up_error(why, sent)
+            if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
+            if first:
+                _log.warning("opening %s is retried: %s", self.url, why)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
             if loop.time() >= deadline:  # on a busy machine; an attempt would only be cancelled
-                raise self._give_up_error(why, sent)
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
             pause = min(2 * pause, _MAX_PAUSE)
 
-    def _give_up_error(self, why: str, sent: bool) -> TransientError:
+    def _unreachable(self, why: str) -> UnavailableError:
+        seconds = self._connect_timeout
+        return UnavailableError(
+            f"the server could not be reached{f' for {seconds:g} s' if seconds else ''}: {why}",
+            where=self.url,
+            hint="Start it, or correct the URL" + ("" if seconds else "; connect_timeout=30 retries for 30 seconds"),
+            code="unreachable",
+        )
+
+    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
+        seconds = self._timeout if seconds is None else seconds
         if sent:
             return OutcomeUnknownError(
-                f"the server did not confirm a change in {self._timeout:g} s: {why}",
+                f"the server did not confirm a change in {seconds:g} s: {why}",
                 where=self.url,
                 hint="Check whether it was applied before you repeat it; saving again under the same id is always safe",
             )
         return TransientError(
-            f"the server could not be used for {self._timeout:g} s: {why}",
+            f"the server could not be used for {seconds:g} s: {why}",
             where=self.url,
             hint="Nothing was changed. Try again when it is back",
         )
@@ -210,6 +259,7 @@ class LoopBackend(Backend):
 
     async def _start_up(self) -> None:
         self._abandoned.append(await self._retry(self._connect))
+        self._was_open = True
 
     async def _shut_down(self) -> None:
         await self._disconnect()
@@ -221,8 +271,8 @@ class ServerBackend(LoopBackend):
     slots: ClassVar[int] = 2
     """How many groups may be in progress at a time. Further batches wait for the next group."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        super().__init__(url, timeout)
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
+        super().__init__(url, timeout, connect_timeout)
         self._sender: _GroupSender | None = None
 
     @abstractmethod

@@ -6,8 +6,6 @@ scheme, and its object a `holdfast.backends.interface.Backend`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast._lazy import load
 from holdfast.backends.interface import Backend
 from holdfast.backends.urls import suggest
@@ -17,28 +15,20 @@ GROUP = "holdfast.backends"
 """The entry point group of backends."""
 
 
-class _BackendClass(NamedTuple):
-    """Where a backend is defined, and the extra that installs its driver."""
-
-    module: str
-    name: str
-    extra: str = ""
-
-
 _BACKENDS = {
-    "memory": _BackendClass("memory", "MemoryBackend"),
-    "sqlite": _BackendClass("sqlite", "SQLiteBackend"),
-    "file": _BackendClass("object_store.local", "FileBackend"),
-    "cache": _BackendClass("wrappers.cache", "CacheBackend"),
-    "mirror": _BackendClass("wrappers.mirror", "MirrorBackend"),
-    "readonly": _BackendClass("wrappers", "ReadOnlyBackend"),
-    "retry": _BackendClass("wrappers.retry", "RetryBackend"),
-    "tiered": _BackendClass("wrappers.tiering", "TieredBackend"),
-    "write-behind": _BackendClass("wrappers.replication", "WriteBehindBackend"),
-    **dict.fromkeys(("s3", "gs", "az"), _BackendClass("object_store.cloud", "CloudBackend", "objects")),
-    **dict.fromkeys(("mongodb", "mongodb+srv"), _BackendClass("mongodb", "MongoDBBackend", "mongodb")),
-    **dict.fromkeys(("postgresql", "postgres"), _BackendClass("postgres", "PostgresBackend", "postgres")),
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), _BackendClass("redis", "RedisBackend", "redis")),
+    "memory": ("holdfast.backends.memory", "MemoryBackend"),
+    "sqlite": ("holdfast.backends.sqlite", "SQLiteBackend"),
+    "file": ("holdfast.backends.object_store.local", "FileBackend"),
+    "cache": ("holdfast.backends.wrappers.cache", "CacheBackend"),
+    "mirror": ("holdfast.backends.wrappers.mirror", "MirrorBackend"),
+    "readonly": ("holdfast.backends.wrappers", "ReadOnlyBackend"),
+    "retry": ("holdfast.backends.wrappers.retry", "RetryBackend"),
+    "tiered": ("holdfast.backends.wrappers.tiering", "TieredBackend"),
+    "write-behind": ("holdfast.backends.wrappers.replication", "WriteBehindBackend"),
+    **dict.fromkeys(("s3", "gs", "az"), ("holdfast.backends.object_store.cloud", "CloudBackend")),
+    **dict.fromkeys(("mongodb", "mongodb+srv"), ("holdfast.backends.mongodb", "MongoDBBackend")),
+    **dict.fromkeys(("postgresql", "postgres"), ("holdfast.backends.postgres", "PostgresBackend")),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("holdfast.backends.redis", "RedisBackend")),
 }
 """The schemes of this package."""
 
@@ -53,8 +43,9 @@ def backend_for(url: str) -> type[Backend]:
             "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
         )
     if scheme in _BACKENDS:
-        return _load(scheme, _BACKENDS[scheme])
-    from importlib.metadata import entry_points  # slow to import, and only plug-ins need it
+        built_in: type[Backend] = load(*_BACKENDS[scheme])
+        return built_in
+    from importlib.metadata import entry_points  # takes its time, and only plug-ins need it
 
     for entry in entry_points(group=GROUP, name=scheme):
         backend = entry.load()
@@ -69,18 +60,3 @@ def schemes() -> list[str]:
     from importlib.metadata import entry_points
 
     return sorted({*_BACKENDS, *entry_points(group=GROUP).names})
-
-
-def _load(scheme: str, definition: _BackendClass) -> type[Backend]:
-    """Import a backend on its first use: drivers are slow to import."""
-    try:
-        backend: type[Backend] = load(f"holdfast.backends.{definition.module}", definition.name)
-    except ModuleNotFoundError as error:
-        if not definition.extra:
-            raise
-        raise ConfigError(
-            f"a store at {scheme}:// needs {error.name}, which is not installed",
-            hint=f"Install it with: pip install 'holdfast[{definition.extra}]'",
-            code="not-installed",
-        ) from error
-    return backend

@@ -260,7 +260,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.conformance.rows import step
 
-cache_storage._SECONDS = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
+cache_storage._TIMEOUT = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
 store = run(backend_for(sys.argv[1]).open(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:
@@ -276,7 +276,7 @@ run(store.close())
 
 @pytest.fixture
 def shared_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("holdfast.backends.redis.cache_storage._SECONDS", 60.0)  # as in the child
+    monkeypatch.setattr("holdfast.backends.redis.cache_storage._TIMEOUT", 60.0)  # as in the child
     return compose("cache", store=f"sqlite:///{tmp_path}/store.db", in_=servers.redis(), max_age=60)
 
 

@@ -231,7 +231,7 @@ async def list(  # noqa: A001 - reads as snapshots.list
     storage = locate_folder(folder, options)
     entries = sorted(
         entry
-        for entry in await storage.listed("")
+        for entry in await storage.list_objects("")
         if entry.name > after and entry.name.endswith(SUFFIX) and entry.name != SUFFIX and "/" not in entry.name
     )
     snapshots = []

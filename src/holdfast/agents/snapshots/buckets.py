@@ -12,7 +12,7 @@ from holdfast.agents.snapshots.locations import SnapshotStorage
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
-from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, within
+from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, deadline_in
 from holdfast.backends.urls import redacted_url
 from holdfast.errors import OutcomeUnknownError, SnapshotInvalidError, TransientError
 
@@ -41,15 +41,15 @@ class SnapshotBucket(SnapshotStorage):
         _check_name(name, self.where(name))
         return await self._send(lambda: self._storage.get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        return await self._send(lambda: self._storage.listed(prefix))
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._send(lambda: self._storage.list_objects(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._send(lambda: self._storage.delete(names))
 
     async def _send(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def send() -> T:
-            with within(self._timeout):
+            with deadline_in(self._timeout):
                 try:
                     return await request()
                 except ServerInterrupted as error:

@@ -102,7 +102,7 @@ class PlainDirectory(SnapshotStorage):
         call: BlockingCall[bool] = BlockingCall(lambda: self._exists(self._path / name))
         return await call
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         call: BlockingCall[list[ObjectInfo]] = BlockingCall(lambda: self._list(self._path / prefix))
         return await call
 

@@ -222,13 +222,8 @@ async def _open_shared_storage(url: str) -> CacheStorage:
         raise ConfigError(
             "a cache is in memory or in Redis", where=redacted_url(url), hint="Write in=memory: or in=redis://…"
         )
-    try:
-        from holdfast.backends.redis.cache_storage import RedisCacheStorage
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a cache in Redis needs {error.name}, which is not installed",
-            hint="Install it with: pip install 'holdfast[redis]'",
-        ) from error
+    from holdfast.backends.redis.cache_storage import RedisCacheStorage
+
     return await RedisCacheStorage.open(url)
 
 

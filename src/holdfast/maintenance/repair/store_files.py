@@ -42,12 +42,14 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
         return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
     if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-        shards = await backend.damaged(tenant)
-        renewed = [await backend.renew(shard, stamp) for shard in shards]
+        shards = await backend.damaged_shards(tenant)
+        renewed = [await backend.rebuild(shard, stamp) for shard in shards]
         engine.context.cache.clear()
-        rows = sum(len(each.remains.rows) for each in renewed)
+        rows = sum(len(each.salvaged.rows) for each in renewed)
         return (
-            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
+            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.copies}" for each in renewed])
+            if renewed
+            else None
         )
     return None
 
@@ -63,14 +65,14 @@ async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Back
         )
     if not isinstance(backend, ObjectStoreBackend):
         return None
-    shards = await backend.damaged(tenant)
+    shards = await backend.damaged_shards(tenant)
     if not shards:
         return None
     target = await SQLiteBackend.open(f"sqlite:///{scratch}", synchronous="normal")
     kept = 0
     try:
         for shard in await backend.shards(tenant):
-            found = (await backend.remains(shard)).rows
+            found = (await backend.salvage(shard)).rows
             await target.apply([Put(space, row) for space, row in found])
             kept += len(found) if shard in shards else 0
     except BaseException:
