@@ -17,7 +17,7 @@ from holdfast.hooks import history
 from holdfast.hooks.breaker import FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
-from holdfast.hooks.hook import Hook
+from holdfast.hooks.hook import Hook, check_signature, name_of
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
@@ -67,7 +67,8 @@ class HookOperations:
         """Have a function called before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
 
         `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
-        `order`, and by when they were registered. The function is given a `HookContext`. It may return another value
+        `order`, and by when they were registered. The function takes a `HookContext`, and nothing else that has no
+        default: `InvalidError` if not. It may return another value
         (one of None as `ReplaceValue(None)`), or raise `VetoError` to refuse the change. One that raises something
         else, or takes longer than its `budget` in seconds, does not block: the change goes on with the value as it was;
         unless it is `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest`
@@ -154,10 +155,11 @@ class HookOperations:
                 raise InvalidError(
                     "an async hook does not run inline", hint="Leave inline out, or use a plain function"
                 )
-            name = options.get("name") or _name_of(function)
+            name = check_key(options.get("name") or name_of(function), "name of the hook")
+            check_signature(function, name, "call: HookContext")
             self._registry().add(
                 Hook(
-                    check_key(name, "name of the hook"),
+                    name,
                     phase,
                     function,
                     meant,
@@ -227,11 +229,6 @@ def _checked(phase: str, options: HookOptions) -> _Checked:
         failures,
         int(rest * 1e9),
     )
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__name__
-    return str(name).rpartition("<locals>.")[2] or "hook"
 
 
 class Hooks(SyncApi, HookOperations):

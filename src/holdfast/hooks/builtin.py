@@ -13,6 +13,7 @@ import msgspec
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConfigError, InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
+from holdfast.hooks.hook import check_signature, name_of
 
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, without quoting it; None if nothing is."""
@@ -138,6 +139,8 @@ class AddAuditFields:
     wants_value = False
 
     def __init__(self, fields: Mapping[str, Any] | Callable[[HookContext], Mapping[str, Any]]) -> None:
+        if callable(fields):
+            check_signature(fields, name_of(fields), "call: HookContext")
         self._make = fields if callable(fields) else None
         self.pure = self._make is None
         self.wants_old = not self.pure
@@ -160,6 +163,8 @@ class InvalidateCache:
     wants_old = False
 
     def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
+        if callable(cache):
+            check_signature(cache, name_of(cache), "scope: str", "key: str")
         self._drop = cache if callable(cache) else None
         self.pure = self._drop is None
         self._cache = {} if callable(cache) else cache

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from holdfast.errors import InvalidError
 from holdfast.hooks.breaker import HookBreaker
 from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
 
@@ -93,3 +96,36 @@ class Hook:
         self.total += duration
         if duration > self.worst:
             self.worst = duration
+
+
+def check_signature(function: Callable[..., Any], name: str, *parameters: str) -> None:
+    """Raise `InvalidError` if a function cannot be called with these positional arguments. Callables whose signature
+    Python does not know, such as some builtins, pass."""
+    signature, problem = _signature(function), ""
+    if signature is None and isinstance(function, partial) and (signature := _signature(function.func)) is not None:
+        problem = "the arguments of the partial do not fit the function"
+    elif signature is not None:
+        try:
+            signature.bind(*parameters)
+        except TypeError as error:
+            problem = str(error)
+    if problem:
+        raise InvalidError(
+            f"the function cannot be called as a hook: {problem}",
+            where=f"{name}{signature}"[:200],
+            hint=f"The expected signature is ({', '.join(parameters)}), with defaults for any further parameters",
+        )
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        # That of a decorator's wrapper, not of the function inside: the wrapper may add arguments.
+        return inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError, NameError):  # it has none, or its annotations cannot be evaluated
+        return None
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of the class of another callable."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return str(name).rpartition("<locals>.")[2] or "hook"
