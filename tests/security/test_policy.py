@@ -269,13 +269,13 @@ def test_rights_for_asyncio() -> None:
 
 def test_what_is_damaged_gives_nothing(store: Store) -> None:
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.system_line import SystemLineChange
+    from holdfast.engine.system_line import LineChange
 
     access = AccessRegistry(store._engine, "")
 
-    async def spoil(_: Any) -> SystemLineChange:
-        return SystemLineChange({"held/agent:x/1": {"id": "1"}}, (), [])
+    async def spoil(_: Any) -> LineChange:
+        return LineChange(access._line.pack({"held/agent:x/1": {"id": "1"}}))
 
-    run(access._ledger.change("spoil", "", spoil))
+    run(access._line.change("spoil", spoil))
     with pytest.raises(CorruptError):
         store.as_identity(agent="x").state(agent="a").get("plan")

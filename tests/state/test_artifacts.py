@@ -17,12 +17,11 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.system_line import LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.state.artifacts.content import CHUNK
 from holdfast.state.artifacts.records import ArtifactRecords
-from holdfast.state.reader import ScopeView
-from holdfast.state.system_record import RecordChange, packed
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, Clock, awaited, timed
 
@@ -171,10 +170,10 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
     records = run(kept.several(["large", "other"]))
     swapped = asdict(records["large"]) | {"token": records["other"].token}
 
-    async def swap(_: ScopeView) -> RecordChange:
-        return RecordChange(packed(store._handle, {"large": swapped}))
+    async def swap(_: SystemLineEntries) -> LineChange:
+        return LineChange(kept.system_line.pack({"large": swapped}))
 
-    run(kept.book.change("swap", swap))
+    run(kept.system_line.change("swap", swap))
     with pytest.raises(CorruptError, match="not what was registered"):
         store.artifacts.read("large")
     with store.artifacts.open("large") as file:

@@ -7,17 +7,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, event_contents, rows
+from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, StepRef, readable
-from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import VetoError
 from holdfast.hooks.context import HookedChange
@@ -74,33 +71,17 @@ async def refused(engine: Engine, tenant: str, subject: HookedChange) -> None:
     """Store that a change was refused by a hook, and what its hooks did."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
-    happened = [change, *(event._replace(target=target) for event in subject.events)]
-    await _append(engine, tenant, "veto", happened, subject.trace)
+    events = [change, *(event._replace(target=target, trace=subject.trace) for event in subject.events)]
+    await _append(engine, tenant, "veto", events)
 
 
 def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
     """Store that after-hooks ran. For threads that may wait."""
-    run(_append(engine, tenant, "hooks", events, Trace()))
+    run(_append(engine, tenant, "hooks", events))
 
 
-async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
-    line, said = Line(tenant, LINE), event_contents(engine.context.clock(), trace, events)
+async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event]) -> None:
+    async def edit(*_: object) -> LineChange:
+        return LineChange(events=events)
 
-    async def nothing(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001 - as edits are
-        return EditMap()
-
-    def riders(id: str) -> list[Change]:
-        return rows(line, id, said)
-
-    codec = engine.context.codec
-    about: dict[str, object] = {DIGEST: digest(said)}
-    saving = AppendRequest(
-        line,
-        nothing,
-        on_conflict=OnConflict.RETRY,
-        attached_changes=riders,
-        kind=kind,
-        metadata=codec.pack(about),
-        readable=readable(codec, about),
-    )
-    await engine.writer.save(saving)
+    await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))

@@ -14,8 +14,8 @@ from holdfast.backends.tables import LINKS
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 
-BOOK = "artifacts"
-"""The name of the line that holds the records of artifacts."""
+LINE = MARK + "artifacts"
+"""The name of the system line that holds the records of artifacts."""
 
 CHANGE, ARTIFACT = "change", "artifact"
 """Kinds of links: from an artifact to changes made with it, and from a key to artifacts."""
@@ -37,7 +37,7 @@ class LinkRow(NamedTuple):
 
 def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]) -> list[Change]:
     """The changes that link a step of a scope's line, and the keys that it changes, with artifacts."""
-    book, scope = (line.tenant, MARK + BOOK), line.name[len(MARK) :]
+    book, scope = (line.tenant, LINE), line.name[len(MARK) :]
     made: list[Change] = []
     for artifact in artifacts:
         for place, key in enumerate(keys):

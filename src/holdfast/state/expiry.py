@@ -12,12 +12,13 @@ from typing import NamedTuple, TypeAlias
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.system_line import LineChange
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.session_guard import kept_by
 from holdfast.state.sessions.records import LAPSE
-from holdfast.state.system_record import RecordChange, edited
+from holdfast.state.writer import edit_request
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many scopes were looked at, of how many, and which was the last."""
@@ -52,14 +53,14 @@ async def _has_expired(view: ScopeView) -> bool:
 async def _lapse(keeper: StoreHandle, scope: Scope) -> int:
     count = 0
 
-    async def edit(view: ScopeView) -> RecordChange:
+    async def edit(view: ScopeView) -> LineChange:
         nonlocal count
         dead = await view.expired()
         count = len(dead)
-        gone = [name for key in dead for name in (names.pack_key(key), names.pack_ttl(key))]
-        return RecordChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
+        gone = [name for key in dead for name in (key, names.ttl_name(key))]
+        return LineChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
 
-    saving = edited(keeper, keeper.line(scope), LAPSE, edit)
+    saving = edit_request(keeper, keeper.line(scope), LAPSE, edit)
     saving.if_changed = True
     await keeper.engine.writer.save(saving)
     return count

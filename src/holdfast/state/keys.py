@@ -23,13 +23,13 @@ TTL_LAST = TTL_FIRST[:-1] + bytes([TTL_FIRST[-1] + 1])
 """Between these are the times at which keys expire."""
 
 
-def pack_key(key: str) -> bytes:
-    """The packed name of a key's channel."""
-    return pack_name(key)
+def ttl_name(key: str) -> str:
+    """Return the name of the channel that holds when a key expires."""
+    return _TTL + key
 
 
 def pack_ttl(key: str) -> bytes:
-    """The packed name of the channel that holds when a key expires."""
+    """Return the packed name of the channel that holds when a key expires."""
     return pack_name(_TTL + key)
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.model.nodes import sort_key
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.system_line import Look, read_at, read_latest
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, NotFoundError
+from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 
@@ -67,14 +67,14 @@ class ScopeView:
         if self._held is None:
             return None
         entries = self._handle.engine.entries
-        origin = await entries.origin(self._line, self._held, names.pack_key(key))
+        origin = await entries.origin(self._line, self._held, pack_name(key))
         return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._held, key))
 
     async def stored(self, key: str) -> StoredValue | None:
         """What a key holds, also if it has expired. None if there is no such key."""
         if self._held is None:
             return None
-        entry = await self._handle.engine.entries.find(self._line, self._held, names.pack_key(key))
+        entry = await self._handle.engine.entries.find(self._line, self._held, pack_name(key))
         return None if entry is None else StoredValue(entry, await self._expires(self._held, key))
 
     async def _expires(self, held: LoadedState, key: str) -> int:
@@ -211,22 +211,9 @@ class ScopeReader:
 
 
 async def viewed(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """What one sees who looks at a scope as it is now."""
-    return await latest(handle, handle.line(scope), look)
-
-
-async def latest(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """What one sees who looks at a line's state as it is now. If the step is pruned or deleted meanwhile, others came
-    after it: then at how it is since."""
-    memo = await handle.engine.lines.revalidate_tip(line)
-    while True:
-        point = None if memo is None else memo.point
-        try:
-            return await seen(handle, line, point, look)
-        except NotFoundError:
-            memo = await handle.engine.lines.load_tip(line)
-            if point == (None if memo is None else memo.point):
-                raise
+    """Read the current state of a scope."""
+    line = handle.line(scope)
+    return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
 
 
 async def seen(
@@ -236,18 +223,10 @@ async def seen(
     look: Callable[[ScopeView], Awaitable[T]],
     now: int | None = None,
 ) -> T:
-    """What one sees who looks at a line's state at a step, as of a time: what had expired by then is not in it."""
+    """Read the state of a line at a step, as of a time: it has no keys that had expired by then."""
     time = handle.now() if now is None else now
-    if point is None:
-        return await look(ScopeView(handle, line, None, None, time))
+    return await read_at(handle.engine, line, point, _view(handle, line, look, time))
 
-    states = handle.engine.states
 
-    async def read(point: StepRef) -> T:
-        try:
-            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
-        except MissingNode:  # the line was rewritten, perhaps
-            states.forget(line, point.hash)
-            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
-
-    return await handle.engine.lines.read_step(line, point, read)
+def _view(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]], now: int) -> Look[T]:
+    return lambda point, loaded: look(ScopeView(handle, line, point, loaded, now))

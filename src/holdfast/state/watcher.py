@@ -27,7 +27,7 @@ from holdfast.engine import trace_context
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, Set
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, StepRef, open_step
@@ -332,7 +332,7 @@ class _Telling:
                 continue
             value = MISSING
             if past.version:
-                value = await self._value(line, point, past.key, put.get(names.pack_key(past.key)))
+                value = await self._value(line, point, past.key, put.get(pack_name(past.key)))
             shown.append(past.key)
             self._tell(
                 trail, scope, _after(point) if number == len(every) else place._replace(told=number), past, value

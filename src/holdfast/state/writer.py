@@ -7,22 +7,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from msgspec.json import encode as encode_json
-from msgspec.msgpack import encode
-
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine import trace_context
-from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten
+from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_name
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import StepRef
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.system_line import LineChange, StepAudit, audited_request
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
@@ -130,6 +128,25 @@ async def commit(
     return written, heads[len(edits) :]
 
 
+def edit_request(
+    handle: StoreHandle,
+    line: Line,
+    kind: str,
+    edit: Callable[[ScopeView], Awaitable[LineChange]],
+    preconditions: Preconditions | None = None,
+) -> AppendRequest:
+    """Return the request for an audited step of a scope's line that is not a change of keys by a caller."""
+    return audited_request(
+        handle.engine,
+        line,
+        kind,
+        handle.guard.actor,
+        lambda parent, loaded, time: edit(ScopeView(handle, line, parent, loaded, time)),
+        preconditions,
+        fold_every=FOLD_EVERY,
+    )
+
+
 class _LineEdit:
     """The changes of one scope: worked out anew against whatever is the latest step at each attempt."""
 
@@ -149,14 +166,13 @@ class _LineEdit:
         self._check = check
         self._line = handle.line(scope)
         self.written: list[WrittenKey] = []
-        self._told: list[EventContent] = []
+        self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
         self.saving = AppendRequest(
             self._line,
             self._edit,
-            on_conflict=OnConflict.RETRY,
-            attached_changes=self._riders,
+            attached_changes=self._attach,
             preconditions=permit.guards,
             fold_every=FOLD_EVERY,
         )
@@ -207,7 +223,7 @@ class _LineEdit:
             )
         if each.must_exist and live is None:
             raise NotFoundError("there is no such key", where=f"key {each.key!r} of {self._scope}")
-        action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
+        action, packed, packed_key = each.action, each.packed, pack_name(each.key)
         if each.compute is not None:
             computed = await each.compute(stored)
             if computed is None:
@@ -255,39 +271,30 @@ class _LineEdit:
 
     def _describe(self) -> None:
         """Have the step say who made it and why, and which versions its keys had before."""
-        trace = self._trace
-        about: dict[str, object] = {}
-        if self._handle.guard.actor:
-            about["actor"] = self._handle.guard.actor
-        about["correlation"] = trace.correlation
-        if trace.cause:
-            about["cause"] = trace.cause
-        if trace.artifacts:
-            about["artifacts"] = list(trace.artifacts)
+        more: dict[str, object] = {}
+        if self._trace.artifacts:
+            more["artifacts"] = list(self._trace.artifacts)
         if len(self.written) <= _MANY:
-            about["before"] = {each.key: each.before for each in self.written}
+            more["before"] = {each.key: each.before for each in self.written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
         events = [Event("change", actor, each.action, each.key) for each in self.written]
         if self.hooks is not None:
             if self.hooks.notes:
                 events = [self._noted(event, self.hooks) for event in events]
             events += self.hooks.events
-        self._told = event_contents(self._time, trace, events)
-        about[DIGEST] = digest(self._told)
+        self._audit.describe(self.saving, self._time, events, more)
         actions = {each.action for each in self.written}
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
         self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
-        self.saving.metadata = encode(about)  # plain, all of it: as the codec would pack it
-        self.saving.readable = encode_json(about).decode()
 
     def _noted(self, event: Event, hooks: KeyHooks) -> Event:
         """A change's event, with what hooks noted of it."""
         detail = hooks.noted(event.target)
         return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
 
-    def _riders(self, id: str) -> list[Change]:
-        made = rows(self._line, id, self._told)
+    def _attach(self, id: str) -> list[Change]:
+        made = self._audit.rows(id)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
             made += artifact_links.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)

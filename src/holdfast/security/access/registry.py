@@ -17,7 +17,7 @@ from holdfast.engine.guard import Action
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
@@ -66,7 +66,7 @@ class AccessRegistry:
     """The rights that a store keeps, read and changed. `actor` is who changes them; empty for the store's owner."""
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
-        self._ledger = SystemLine(engine, Line(tenant, ACCESS))
+        self._line = SystemLine(engine, Line(tenant, ACCESS), actor)
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._actor = actor
@@ -75,11 +75,11 @@ class AccessRegistry:
 
     async def fresh(self) -> LineTip | None:
         """How the line ends now."""
-        return await self._ledger.tip()
+        return await self._line.tip()
 
     def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
-        return self._ledger.tip_unchanged(memo)
+        return self._line.tip_unchanged(memo)
 
     async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
         """What an identity may do, as of then."""
@@ -106,13 +106,13 @@ class AccessRegistry:
                 None if named is None else stored_policy(named, f"role {role!r}"),
             )
 
-        return await self._ledger.read_at(None if memo is None else memo.point, look)
+        return await self._line.read_at(None if memo is None else memo.point, look)
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
         expired not long ago, too."""
         prefix = _HELD + (quoted(to) + "/" if to else "")
-        found = await self._ledger.read(lambda entries: entries.with_prefix(prefix))
+        found = await self._line.read(lambda entries: entries.with_prefix(prefix))
         grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
@@ -120,27 +120,27 @@ class AccessRegistry:
     async def groups(self) -> dict[str, list[str]]:
         """Groups, and the identities in them."""
         found: dict[str, list[str]] = {}
-        for member in await self._ledger.read(lambda entries: entries.with_prefix(_MEMBER)):
+        for member in await self._line.read(lambda entries: entries.with_prefix(_MEMBER)):
             identity, group = map(unquoted, member.split("/"))
             found.setdefault(group, []).append(identity)
         return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
         """Roles, and what they allow."""
-        found = await self._ledger.read(lambda entries: entries.with_prefix(_ROLE))
+        found = await self._line.read(lambda entries: entries.with_prefix(_ROLE))
         return {unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
         """Who has which roles: identities, and `group:` and groups."""
         found: dict[str, list[str]] = {}
-        for each in await self._ledger.read(lambda entries: entries.with_prefix(_ASSIGNED)):
+        for each in await self._line.read(lambda entries: entries.with_prefix(_ASSIGNED)):
             to, role = map(unquoted, each.split("/"))
             found.setdefault(to, []).append(role)
         return found
 
     async def parents(self) -> list[str]:
         """The identities that may read their children's scopes."""
-        return [unquoted(name) for name in await self._ledger.read(lambda entries: entries.with_prefix(_PARENT))]
+        return [unquoted(name) for name in await self._line.read(lambda entries: entries.with_prefix(_PARENT))]
 
     # Changing -------------------------------------------------------------------------------------------------
 
@@ -164,21 +164,21 @@ class AccessRegistry:
         )
         prefix = _HELD + quoted(grant.to) + "/"
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             old = await entries.with_prefix(prefix)
             gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - KEPT]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
             put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
-            return SystemLineChange(put, removed, [self._told("grant", grant)])
+            return LineChange(self._line.pack(put), removed, [self._told("grant", grant)])
 
-        await self._ledger.change("grant", self._actor, work_out)
+        await self._line.change("grant", work_out)
         return grant
 
     async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
         """Take a grant back. `NotFoundError` if there is none; `check` may raise what there is to say against it."""
         done: list[GrantRecord] = []
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             to = await entries.find(_GRANT + quoted(id)) if id else None
             found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
             if found is None:
@@ -187,7 +187,7 @@ class AccessRegistry:
             check(grant)
             return self._revoked([grant], done)
 
-        await self._ledger.change("revoke", self._actor, work_out)
+        await self._line.change("revoke", work_out)
         return done[-1]
 
     async def cut_off(self, to: str) -> int:
@@ -197,7 +197,7 @@ class AccessRegistry:
         """
         taken: list[int] = []
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             held = await entries.with_prefix(_HELD + quoted(to) + "/")
             now = self._clock()
             live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
@@ -210,12 +210,12 @@ class AccessRegistry:
                 gone.append(_PARENT + quoted(to))
             taken.append(len(live) + len(gone))
             events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
-            return SystemLineChange(revoked.put, [*revoked.removed, *gone], events)
+            return LineChange(revoked.put, [*revoked.removed, *gone], events)
 
-        await self._ledger.change("cut-off", self._actor, work_out)
+        await self._line.change("cut-off", work_out)
         return taken[-1]
 
-    def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> SystemLineChange:
+    def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> LineChange:
         put: dict[str, Any] = {}
         events = []
         for grant in grants:
@@ -224,7 +224,7 @@ class AccessRegistry:
             put[f"{_HELD}{quoted(grant.to)}/{grant.id}"] = last.plain()
             events.append(self._told("revoke", last))
             done.append(last)
-        return SystemLineChange(put, (), events)
+        return LineChange(self._line.pack(put), (), events)
 
     async def join(self, group: str, identities: Sequence[str]) -> None:
         """Take identities into a group."""
@@ -250,13 +250,14 @@ class AccessRegistry:
         """Give somebody a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             if await entries.find(_ROLE + quoted(name)) is None:
                 raise NotFoundError("there is no such role", where=f"role {name!r}", hint="Define it first")
             event = self._event("assign", to, {"role": name})
-            return SystemLineChange({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
+            put = self._line.pack({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True})
+            return LineChange(put, events=[event])
 
-        await self._ledger.change("assign", self._actor, work_out)
+        await self._line.change("assign", work_out)
 
     async def unassign(self, role: str, to: str) -> None:
         """Take a role from somebody. `NotFoundError` if they do not have it."""
@@ -272,19 +273,19 @@ class AccessRegistry:
         await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
     async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:  # noqa: ARG001
-            return SystemLineChange(put, (), [self._event(action, target, detail)])
+        async def work_out(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
+            return LineChange(self._line.pack(put), (), [self._event(action, target, detail)])
 
-        await self._ledger.change(action, self._actor, work_out)
+        await self._line.change(action, work_out)
 
     async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if await entries.find(name) is None:
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
-            return SystemLineChange({}, removed, [self._event(action, target, detail)])
+            return LineChange({}, removed, [self._event(action, target, detail)])
 
-        await self._ledger.change(action, self._actor, work_out)
+        await self._line.change(action, work_out)
 
     def _told(self, action: str, grant: GrantRecord) -> Event:
         return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())

@@ -22,7 +22,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import HoldfastError
 
 AUDIT = MARK + "audit"
@@ -60,7 +60,7 @@ class AuditRecorder:
     """The notes that are made in one open store."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
-        self._ledger = SystemLine(engine, Line(tenant, AUDIT))
+        self._line = SystemLine(engine, Line(tenant, AUDIT))
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._reads: dict[_Read, _Seen] = {}
@@ -195,13 +195,13 @@ class AuditRecorder:
         return Event("denied", actor, action, target, "denied", 0, detail, now, trace_context.current())
 
     async def _write(self, events: Sequence[Event]) -> None:
-        await self._ledger.change("audit", "", lambda entries: counted(entries, events))
+        await self._line.change("audit", lambda entries: counted(self._line, entries, events))
 
 
-async def counted(entries: SystemLineEntries, events: Sequence[Event]) -> SystemLineChange:
-    """The change of the line that tells of more: it holds how many rows it has."""
+async def counted(line: SystemLine, entries: SystemLineEntries, events: Sequence[Event]) -> LineChange:
+    """Return the change that adds events to the line of the audit, which has the number of its rows."""
     count = await entries.find("rows") or 0
-    return SystemLineChange({"rows": count + len(events)}, (), events)
+    return LineChange(line.pack({"rows": count + len(events)}), events=events)
 
 
 _living: WeakSet[AuditRecorder] = WeakSet()

@@ -18,7 +18,7 @@ from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef, open_event
-from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import AUDIT, counted
@@ -36,21 +36,21 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Precondit
     A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
     of the lines is for who saves this to forget.
     """
-    unchanged: list[Change] = []
+    line, unchanged = SystemLine(engine, Line(lines[0].tenant, AUDIT), actor), list[Change]()
 
-    async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+    async def work_out(entries: SystemLineEntries) -> LineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
         held, ends = await require_no_hold(engine.context.backend, lines), await _ends(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
         gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]
-        return await counted(entries, [*await _carried(engine, lines), *gone])
+        return await counted(line, entries, [*await _carried(engine, lines), *gone])
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
         return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in TABLES)]
 
-    return SystemLine(engine, Line(lines[0].tenant, AUDIT)).request("remove", actor, work_out, conditions)
+    return line.request("remove", work_out, conditions)
 
 
 async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:

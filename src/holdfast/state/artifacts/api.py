@@ -249,7 +249,7 @@ class ArtifactsOperations:
         found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
-            rows = await self._records.book.linked(artifact_links.CHANGE, id, after, page)
+            rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
             for row in rows:
                 made = artifact_links.of_change(row)
                 if not actor or owns(own, made.scope):
@@ -345,7 +345,7 @@ class ArtifactsOperations:
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             if kind:
-                ids = [str(row.key[4]) for row in await self._records.book.linked(kind, name, after, page)]
+                ids = [str(row.key[4]) for row in await self._records.system_line.linked(kind, name, after, page)]
             else:
                 ids = await self._records.page(after, page)
             for id, record in (await self._records.several(ids)).items():

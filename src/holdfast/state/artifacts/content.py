@@ -25,11 +25,11 @@ from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, seen
-from holdfast.state.system_record import RecordChange, edited
+from holdfast.state.writer import edit_request
 
 CHUNK = PIECE - 64
 """How many bytes of content are stored at a time: as many as make one piece of a large value."""
@@ -154,12 +154,12 @@ class ContentUpload:
     async def _put(self, token: str, number: int, piece: bytes) -> None:
         handle = self._handle
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(view: ScopeView) -> LineChange:
             if number > (0 if view.point is None else view.point.seq + 1):
                 raise ConflictError("the content was removed while it was taken in", hint="Register it again")
-            return RecordChange({names.pack_key(_name(number)): handle.codec.pack(piece)})
+            return LineChange({_name(number): handle.codec.pack(piece)})
 
-        await handle.engine.writer.save(edited(handle, content_line(handle, token), "content", edit))
+        await handle.engine.writer.save(edit_request(handle, content_line(handle, token), "content", edit))
 
     async def drop(self, content: StoredContent) -> None:
         """Remove content again."""

@@ -13,16 +13,15 @@ from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange, Link, SystemLine, SystemLineEntries, SystemRecord
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
-from holdfast.state import keys as names
-from holdfast.state.artifact_links import BOOK, CHANGE
+from holdfast.state.artifact_links import CHANGE, LINE
 from holdfast.state.artifacts.content import LINES_OF, ContentPieces, StoredContent, content_line, inline
 from holdfast.state.reader import ScopeView, seen
 from holdfast.state.session_guard import kept_by
-from holdfast.state.system_record import Link, RecordChange, StoredRecord, SystemRecordLine, packed, records
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
@@ -126,19 +125,20 @@ class ArtifactRecords:
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = kept_by(handle)
-        self.book = SystemRecordLine(self.handle, BOOK)
+        line = Line(handle.tenant, LINE)
+        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
         self._engine = handle.engine
 
     async def get(self, id: str) -> ArtifactRecord:
         """A record. Raises `NotFoundError`."""
-        found = await self.book.get([id])
+        found = await self.system_line.records([id])
         if id not in found:
             raise no_artifact(id)
         return ArtifactRecord.of(found[id].value)
 
     async def several(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
         """Those that are there."""
-        return {id: ArtifactRecord.of(found.value) for id, found in (await self.book.get(ids)).items()}
+        return {id: ArtifactRecord.of(found.value) for id, found in (await self.system_line.records(ids)).items()}
 
     async def known(self, sha256: str) -> bool:
         """Whether content with this hash is kept already."""
@@ -149,7 +149,7 @@ class ArtifactRecords:
         found: list[str] = []
         after = ""
         while len(found) < limit:
-            rows = await self.book.linked("sha256", sha256, after, _PAGE)
+            rows = await self.system_line.linked("sha256", sha256, after, _PAGE)
             found += (str(row.key[4]) for row in rows if row.columns[1] != ELSEWHERE)
             if len(rows) < _PAGE:
                 break
@@ -158,12 +158,12 @@ class ArtifactRecords:
 
     async def page(self, after: str, limit: int) -> list[str]:
         """A page of the ids of all artifacts, in order."""
-        memo = await self._engine.lines.revalidate_tip(self.book.line)
+        memo = await self._engine.lines.revalidate_tip(self.system_line.line)
 
         async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
 
-        return await seen(self.handle, self.book.line, None if memo is None else memo.point, look)
+        return await seen(self.handle, self.system_line.line, None if memo is None else memo.point, look)
 
     def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
         """The content of an artifact."""
@@ -174,7 +174,7 @@ class ArtifactRecords:
             there = (await self.several([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
-        return ContentPieces(self.handle, f"artifact {id!r}", content, self.book.line, deleted)
+        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted)
 
     # Registering ------------------------------------------------------------------------------------------------
 
@@ -183,12 +183,12 @@ class ArtifactRecords:
         made: dict[str, ArtifactRecord] = {}
         lines: set[Line] = set()
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             made.clear()
             lines.clear()
-            changed = _Registered(self, view)
+            changed = _Registered(self, entries)
             await changed.look_for({each.content.sha256 for each in new})
-            there = await records(self.handle, view, [each.id for each in new])
+            there = await entries.records(each.id for each in new)
             for each in new:
                 made[each.id] = await changed.add(each, there.get(each.id))
             lines.update(changed.lines)
@@ -203,7 +203,7 @@ class ArtifactRecords:
                 raise _removed_meanwhile()
             return [Expect(LINES, tuple(row.key), row.columns) for row in rows]
 
-        saving = self.book.saving("register", edit, guards)
+        saving = self.system_line.request("register", edit, guards)
         saving.if_changed = True
         saving.fold_every = max(1, FOLD_EVERY // len(new))  # what follows would have to go through many, each time
         (head,) = await self._engine.writer.save(saving)
@@ -216,28 +216,28 @@ class ArtifactRecords:
         """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
         gone: list[Line] = []
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             gone.clear()
-            found = (await records(self.handle, view, [id])).get(id)
+            found = await entries.record(id)
             if found is None:
                 raise no_artifact(id)
             record = ArtifactRecord.of(found.value)
-            removed, rows = [names.pack_key(id)], self.book.filed(record.links(id), [], view.now)
-            rows.append(Delete(LINKS, (*self.book.line, CHANGE, id)))
+            removed, rows = [id], self.system_line.link_changes(record.links(id), [], self.handle.now())
+            rows.append(Delete(LINKS, (*self.system_line.line, CHANGE, id)))
             if record.token:
-                others = [str(row.key[4]) for row in await self.book.linked("token", record.token, "", 2)]
+                others = [str(row.key[4]) for row in await self.system_line.linked("token", record.token, limit=2)]
             else:
                 others = await self.kept(record.sha256, 2)
             if others == [id]:
                 if record.content == INLINE:
-                    removed.append(names.pack_key(inline(record.sha256)))
+                    removed.append(inline(record.sha256))
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in TABLES)
             event = Event("artifact", self.handle.guard.actor, "delete", id)
-            return RecordChange(removed=removed, events=[event], rows=rows)
+            return LineChange(removed=removed, events=[event], rows=rows)
 
-        await self.book.change("delete", edit, guards)
+        await self.system_line.change("delete", edit, guards)
         self._engine.context.cache.drop_all(*gone)
 
     async def sweep(self, grace: int) -> int:
@@ -253,25 +253,25 @@ class ArtifactRecords:
                 old.append(line)
         gone: list[Line] = []
 
-        async def edit(_: ScopeView) -> RecordChange:
+        async def edit(_: SystemLineEntries) -> LineChange:
             gone[:] = [line for line in old if not await self._used(line)]
-            return RecordChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
+            return LineChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
 
         if old:
-            await self.book.change("sweep", edit)
+            await self.system_line.change("sweep", edit)
         self._engine.context.cache.drop_all(*gone)
         return len(gone)
 
     async def _used(self, line: Line) -> bool:
-        return bool(await self.book.linked("token", line.name[len(LINES_OF) :], "", 1))
+        return bool(await self.system_line.linked("token", line.name[len(LINES_OF) :], limit=1))
 
 
 class _Registered:
     """What is worked out at an attempt to register artifacts."""
 
-    def __init__(self, found: ArtifactRecords, view: ScopeView) -> None:
+    def __init__(self, found: ArtifactRecords, entries: SystemLineEntries) -> None:
         self._records = found
-        self._view = view
+        self._entries = entries
         self._put: dict[str, Any] = {}
         self._rows: list[Change] = []
         self._events: list[Event] = []
@@ -279,7 +279,7 @@ class _Registered:
         """By the hash of what is kept: an artifact that has it."""
         self.lines: set[Line] = set()
 
-    async def add(self, new: NewArtifact, there: StoredRecord | None) -> ArtifactRecord:
+    async def add(self, new: NewArtifact, there: SystemRecord | None) -> ArtifactRecord:
         """One more. Returns its record."""
         if there is not None:
             old = ArtifactRecord.of(there.value)
@@ -301,7 +301,9 @@ class _Registered:
             await self._keep(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
         self._put[new.id] = dict(vars(record))
-        self._rows += self._records.book.filed([], record.links(new.id), self._view.now, record.content)
+        self._rows += self._records.system_line.link_changes(
+            [], record.links(new.id), self._records.handle.now(), record.content
+        )
         event = Event("artifact", record.by, "register", new.id)
         if new.call is not None:
             if new.call.notes:
@@ -318,7 +320,7 @@ class _Registered:
         if content.small is not None:
             record.content = INLINE
             name = inline(content.sha256)
-            if name not in self._put and await self._view.stored(name) is None:
+            if name not in self._put and not await self._entries.has(name):
                 self._put[name] = content.small
             return
         token = content.token
@@ -331,21 +333,19 @@ class _Registered:
 
     async def look_for(self, hashes: Iterable[str]) -> None:
         """See which content is kept already, and by which artifact."""
-        book, engine = self._records.book, self._records.handle.engine
+        line, engine = self._records.system_line.line, self._records.handle.engine
         wanted = sorted(hashes)
-        found = await engine.context.backend.read(
-            [Scan(LINKS, (*book.line, "sha256", each), limit=1) for each in wanted]
-        )
+        found = await engine.context.backend.read([Scan(LINKS, (*line, "sha256", each), limit=1) for each in wanted])
         ids: dict[str, str] = {}
         for sha256, rows in zip(wanted, found, strict=True):
             if rows:
                 ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
-        for id, there in (await records(self._records.handle, self._view, list(ids))).items():
+        for id, there in (await self._entries.records(ids)).items():
             self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
 
-    def changed(self) -> RecordChange:
+    def changed(self) -> LineChange:
         """All of it."""
-        return RecordChange(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
+        return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
 
 
 def no_artifact(id: str) -> NotFoundError:

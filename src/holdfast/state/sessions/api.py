@@ -162,7 +162,7 @@ class _Managing:
             mine = self.own.contains(root) or (inside and root.contains(self.own))
             at = self.own if mine else root
             permit = await guard.allow_named(action, at, (), f"session {id!r}")
-            self.records.book.guards = permit.guards
+            self.records.system_line.preconditions = permit.guards
             if action == "read":
                 await guard.saw(at, ())
 
@@ -365,10 +365,10 @@ async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> l
     """The next ids in order, at most as many as a page has."""
     kind, name = link
     if name:
-        return [str(row.key[4]) for row in await records.book.linked(kind, name, after, _PAGE)]
+        return [str(row.key[4]) for row in await records.system_line.linked(kind, name, after, _PAGE)]
     every: set[str] = set()
     for each in ("active", "ended", "archived"):
-        every |= {str(row.key[4]) for row in await records.book.linked("status", each, after, _PAGE)}
+        every |= {str(row.key[4]) for row in await records.system_line.linked("status", each, after, _PAGE)}
     return sorted(every, key=str.encode)[:_PAGE]
 
 

@@ -8,7 +8,7 @@ meanwhile is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, calling
 from holdfast.security.audit.retain import removal
@@ -30,7 +31,7 @@ from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, seen
 from holdfast.state.session_guard import mark, not_ended
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, moment
-from holdfast.state.system_record import RecordChange, edited, packed, records
+from holdfast.state.writer import edit_request
 
 _ATTEMPTS = 100
 """How often an end is tried anew because somebody was at work meanwhile."""
@@ -78,7 +79,7 @@ class SessionLifecycle:
     def __init__(self, found: SessionRecords) -> None:
         self._records = found
         self._handle = found.handle
-        self._book = found.book
+        self._line = found.system_line
         self._engine = found.handle.engine
         self._gone: set[Line] = set()
 
@@ -175,7 +176,7 @@ class SessionLifecycle:
             )  # what is remembered of it may be older than what was seen
             savings.append(self._archiving(each, done, strict))
         recording = self._recording(id, record, done, action, call)
-        saving = self._book.saving(action, recording, both_preconditions(first, marking))
+        saving = self._line.request(action, recording, both_preconditions(first, marking))
         _done(call, (await self._engine.writer.save(*savings, saving))[-1])
         if record.on_end == "delete":
             self._gone.update(each.line for each in lines)
@@ -207,19 +208,19 @@ class SessionLifecycle:
     def _archiving(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
         """The step that takes all keys of a line away, and has the one before it stay."""
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(view: ScopeView) -> LineChange:
             if strict and view.point != each.point:
                 raise _Moved
             if view.point is None:
-                return RecordChange()
+                return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
             gone = []
             for key, stored in (await _content(view)).items():
-                gone += [names.pack_key(key)] + [names.pack_ttl(key)] * bool(stored.expires)
+                gone += [key] + [names.ttl_name(key)] * bool(stored.expires)
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
-            return RecordChange(removed=gone, rows=[Put(REFS, pin)])
+            return LineChange(removed=gone, rows=[Put(REFS, pin)])
 
-        return edited(self._handle, each.line, "archive", edit)
+        return edit_request(self._handle, each.line, "archive", edit)
 
     def _recording(
         self,
@@ -228,20 +229,20 @@ class SessionLifecycle:
         new: SessionRecord | None,
         action: str,
         call: FeatureHooks | None = None,
-    ) -> Callable[[ScopeView], Awaitable[RecordChange]]:
+    ) -> EditEntries:
         """The edit that puts a new record in an old one's place, if that is as it was."""
 
-        async def edit(view: ScopeView) -> RecordChange:
-            there = (await records(self._handle, view, [id])).get(id)
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _Moved
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
-            return RecordChange(
-                {} if new is None else packed(self._handle, {id: new.stored()}),
-                [names.pack_key(id)] if new is None else (),
+            return LineChange(
+                {} if new is None else self._line.pack({id: new.stored()}),
+                [id] if new is None else (),
                 self._events(id, action, call),
-                self._book.filed(before, after, self._handle.now()),
+                self._line.link_changes(before, after, self._handle.now()),
             )
 
         return edit
@@ -269,7 +270,7 @@ class SessionLifecycle:
             with trace_context.correlation():
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _done(call, await self._book.change("start", self._recording(id, None, record, "start", call)))
+                _done(call, await self._line.change("start", self._recording(id, None, record, "start", call)))
         except _Moved:
             raise ConflictError(
                 "there is a session of this id",
@@ -283,7 +284,7 @@ class SessionLifecycle:
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._book.change(action, self._recording(id, old, new, action))
+                await self._line.change(action, self._recording(id, old, new, action))
             except _Moved:
                 continue
             return new
@@ -293,12 +294,12 @@ class SessionLifecycle:
         """A sign of life. `DeniedError` if it has ended."""
         handle, action = self._handle, "touch" if call is None else "resume"
 
-        async def edit(view: ScopeView) -> RecordChange:
-            put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
-            return RecordChange(put, events=self._events(id, action, call))
+        async def edit(view: ScopeView) -> LineChange:
+            put: dict[str, Packed] = {_TOUCHED: handle.codec.pack(view.now)}
+            return LineChange(put, events=self._events(id, action, call))
 
-        guards = both_preconditions(self._book.guards, not_ended(handle, record.root))
-        (head,) = await self._engine.writer.save(edited(handle, handle.line(record.root), action, edit, guards))
+        guards = both_preconditions(self._line.preconditions, not_ended(handle, record.root))
+        (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
             _done(call, head)
 
@@ -341,24 +342,24 @@ class SessionLifecycle:
         async def guards(_: bool) -> list[Change]:
             return [Delete(LINKS, mark(self._handle, record.root))]
 
-        savings = [self._restoring(self._line(name), count) for name, count in record.lines.items()]
-        saving = self._book.saving("restore", self._recording(id, record, new, "restore", call), guards)
+        savings = [self._restoring(Line(self._handle.tenant, name), count) for name, count in record.lines.items()]
+        saving = self._line.request("restore", self._recording(id, record, new, "restore", call), guards)
         _done(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
     def _restoring(self, line: Line, count: int) -> AppendRequest:
         """The step that gives a line back what it had after so many steps."""
 
-        async def edit(_: ScopeView) -> RecordChange:
+        async def edit(_: ScopeView) -> LineChange:
             point, content = await self._then(line, count)
-            put: dict[bytes, Packed] = {}
+            put: dict[str, Packed] = {}
             for key, stored in content.items():
-                put[names.pack_key(key)] = stored.entry.value
+                put[key] = stored.entry.value
                 if stored.expires:
-                    put[names.pack_ttl(key)] = self._handle.codec.pack(stored.expires)
-            return RecordChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+                    put[names.ttl_name(key)] = self._handle.codec.pack(stored.expires)
+            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
 
-        return edited(self._handle, line, "restore", edit)
+        return edit_request(self._handle, line, "restore", edit)
 
     async def _then(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
         point = await self._engine.lines.find(line, Position(0, count - 1))
@@ -368,9 +369,6 @@ class SessionLifecycle:
         """What a line of an archived session had when that ended."""
         count = record.lines.get(line.name, 0)
         return (await self._then(line, count))[1] if count else {}
-
-    def _line(self, name: str) -> Line:
-        return Line(self._handle.tenant, name)
 
     # Collecting -------------------------------------------------------------------------------------------------
 
@@ -393,14 +391,14 @@ class SessionLifecycle:
             return [] if lines[0].trace is None else [lines[0].trace]
 
         savings, first = self._removing(lines, guards)
-        saving = self._book.saving("delete", self._recording(id, record, None, "delete"), first)
+        saving = self._line.request("delete", self._recording(id, record, None, "delete"), first)
         await self._engine.writer.save(*savings, saving)
         self._gone.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
         stop = (moment(self._handle.now() + 1),)
-        query = Scan(LINKS, (*self._book.line, "due"), stop=stop, limit=limit, bodies=False)
+        query = Scan(LINKS, (*self._line.line, "due"), stop=stop, limit=limit, bodies=False)
         (rows,) = await self._engine.context.backend.read([query])
         ended = forgotten = 0
         spared: list[str] = []
@@ -439,17 +437,17 @@ class SessionLifecycle:
         if not later:
             return
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             put: dict[str, Any] = {}
             rows: list[Change] = []
-            for id, there in (await records(self._handle, view, list(later))).items():
+            for id, there in (await entries.records(later)).items():
                 if there.version == found[id].version:
                     new = replace(found[id], due=later[id], held=id in held)
                     put[id] = new.stored()
-                    rows += self._book.filed(found[id].links(id), new.links(id), view.now)
-            return RecordChange(packed(self._handle, put), rows=rows)
+                    rows += self._line.link_changes(found[id].links(id), new.links(id), now)
+            return LineChange(self._line.pack(put), rows=rows)
 
-        await self._book.change("put off", edit)
+        await self._line.change("put off", edit)
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:

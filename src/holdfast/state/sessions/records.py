@@ -8,15 +8,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
+from holdfast.engine.system_line import Link, SystemLine
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.session_guard import inside, kept_by
-from holdfast.state.system_record import Link, SystemRecordLine
+from holdfast.state.writer import FOLD_EVERY
 
-BOOK = "sessions"
-"""The name of the line that holds the records."""
+LINE = MARK + "sessions"
+"""The name of the system line that holds the records."""
 
 OnEnd: TypeAlias = Literal["delete", "archive", "keep"]
 Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
@@ -123,7 +124,8 @@ class SessionRecords:
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = kept_by(handle)
-        self.book = SystemRecordLine(self.handle, BOOK)
+        line = Line(handle.tenant, LINE)
+        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
 
     async def get(self, id: str) -> SessionRecord:
         """A record. Raises `NotFoundError`."""
@@ -136,12 +138,12 @@ class SessionRecords:
 
     async def several(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
         """Those that are there."""
-        return {id: SessionRecord.of(*found) for id, found in (await self.book.get(ids)).items()}
+        return {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
 
     async def waiting(self) -> list[str]:
         """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
-        due = Scan(LINKS, (*self.book.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
-        held = Scan(LINKS, (*self.book.line, "status", "held"), bodies=False)
+        due = Scan(LINKS, (*self.system_line.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
+        held = Scan(LINKS, (*self.system_line.line, "status", "held"), bodies=False)
         pages = await self.handle.engine.context.backend.read([due, held])
         return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
 

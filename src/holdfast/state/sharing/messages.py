@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.engine import trace_context
 from holdfast.engine.model.operations import Set
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.row_format import StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
-from holdfast.state import keys as names
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import LogPage, SegmentedLog
 
@@ -25,7 +24,7 @@ MESSAGE = "message"
 """The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
 
 
-_PACKED = names.pack_key(MESSAGE)
+_PACKED = pack_name(MESSAGE)
 
 Start: TypeAlias = Literal["now", "start"]
 
