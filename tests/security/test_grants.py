@@ -353,7 +353,7 @@ def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> Non
     with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
         state["plan"] = 9
     with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
-        acting.state(agent="b").copy_to(state, overwrite=True)
+        acting.state(agent="b").copy_to(state, on_conflict="overwrite")
     assert store.state(agent="a")["plan"] == 1
 
 

@@ -111,7 +111,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         lambda: state.clear(),
         lambda: inside.set("k", 2),
         lambda: store.state(user="u", session="s1", agent="new").set("k", 2),
-        lambda: store.state(agent="out").move_to(state, overwrite=True),
+        lambda: store.state(agent="out").move_to(state, on_conflict="overwrite"),
         session.touch,
     ):
         store.state(agent="out")["k"] = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict, merge
@@ -21,10 +21,10 @@ from holdfast.state.writer import Compute, KeyWrite
 Change: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""
 
-Settle: TypeAlias = Callable[[Any, Any], Any]
-"""Makes one value of the current one and the caller's own."""
+Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
 
-OnConflict: TypeAlias = Literal["raise", "overwrite", "merge"] | Settle
+OnConflict: TypeAlias = Conflict | Callable[[Any, Any], Any]
+"""What to do if a key has another version than expected. A function takes the current value and the caller's."""
 
 _FAR = 10**10
 
@@ -54,14 +54,19 @@ def setting(
     """The change that sets a key."""
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
-    if not callable(on_conflict) and on_conflict not in ("raise", "overwrite", "merge"):
-        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+    check_on_conflict(on_conflict)
     change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
     if on_conflict == "raise":
         change.expected = version
     elif version is not None and on_conflict != "overwrite":
-        change.compute = _settled(handle, scope, change, version, on_conflict)
+        change.compute = resolving(handle, scope, change, version, on_conflict)
     return change
+
+
+def check_on_conflict(on_conflict: object) -> None:
+    """Raise `InvalidError` unless this names what to do in a conflict."""
+    if not callable(on_conflict) and on_conflict not in get_args(Conflict):
+        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
 
 
 def computing(
@@ -78,16 +83,16 @@ def computing(
     return KeyWrite(key, compute=compute, keep_expiry=True)
 
 
-def _settled(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, how: OnConflict) -> Compute:
-    """What is written if the key may have another version than expected."""
+def resolving(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, on_conflict: OnConflict) -> Compute:
+    """Compute the value to write: that of the change, or if the key has another version than expected, a merge."""
     key, mine = change.key, change.packed
 
     async def compute(live: StoredValue | None) -> Packed | None:
         if (0 if live is None else live.version) == expected:
             return mine
-        if callable(how):
+        if callable(on_conflict):
             current = MISSING if live is None else unpack(handle.codec, live.entry.value)
-            new = how(current, unpack(handle.codec, mine))
+            new = on_conflict(current, unpack(handle.codec, mine))
             return None if new is MISSING else pack_value(handle, key, new)
         base = await history.stored_at(handle, scope, key, expected)
         return _merged(handle, scope, key, base, live, mine)
@@ -107,7 +112,7 @@ def _merged(
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",
-            hint="Read it again and apply the change to what is there, or settle it with a function",
+            hint="Read it again and apply the change to what is there, or give on_conflict a function",
             code="version-mismatch",
         )
     return found.state.get(name)

@@ -8,6 +8,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.key_changes import OnConflict, check_on_conflict, resolving
 from holdfast.state.reader import ScopeView, StoredValue, viewed
 from holdfast.state.writer import Check, KeyWrite, write
 
@@ -33,20 +34,20 @@ async def clear(handle: StoreHandle, scope: Scope) -> None:
     await write(handle, {scope: all_keys})
 
 
-async def copy(handle: StoreHandle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
     """Copy all keys into another scope."""
-    _check_apart(scope, target)
+    _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
     found = await viewed(handle, scope, _content)
     await handle.guard.saw(scope, list(found.stored))
     if found.stored:
-        await write(handle, {target: _puts(found)}, {target: _free(target, found, overwrite)})
+        await write(handle, {target: _puts(handle, target, found, on_conflict)}, _free(target, found, on_conflict))
     return len(found.stored)
 
 
-async def move(handle: StoreHandle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
     """Copy all keys into another scope, and take them away here."""
-    _check_apart(scope, target)
+    _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
     for _ in range(_ATTEMPTS):
         found = await viewed(handle, scope, _content)
@@ -54,9 +55,9 @@ async def move(handle: StoreHandle, scope: Scope, target: Scope, *, overwrite: b
         if not found.stored:
             return 0
         gone = [KeyWrite(key, "delete") for key in found.stored]
-        checks = {scope: _unchanged(found), target: _free(target, found, overwrite)}
+        checks = {scope: _unchanged(found), **_free(target, found, on_conflict)}
         try:
-            await write(handle, {scope: gone, target: _puts(found)}, checks)
+            await write(handle, {scope: gone, target: _puts(handle, target, found, on_conflict)}, checks)
         except _Changed:
             continue
         return len(found.stored)
@@ -70,23 +71,25 @@ async def _content(view: ScopeView) -> _Content:
     return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
 
 
-def _puts(found: _Content) -> list[KeyWrite]:
-    return [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+def _puts(handle: StoreHandle, target: Scope, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
+    puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+    if on_conflict not in ("raise", "overwrite"):
+        for put in puts:
+            put.compute = resolving(handle, target, put, 0, on_conflict)
+    return puts
 
 
-def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
+def _free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope, Check]:
     async def check(view: ScopeView) -> None:
-        if overwrite:
-            return
         for key in found.stored:
             if await view.version(key):
                 raise ConflictError(
                     "the other scope has the key already",
                     where=f"key {key!r} of {target}",
-                    hint="Allow it to be overwritten, or move the key away",
+                    hint="Give on_conflict='overwrite' or 'merge', or move the key away",
                 )
 
-    return check
+    return {target: check} if on_conflict == "raise" else {}
 
 
 def _unchanged(found: _Content) -> Check:
@@ -97,6 +100,7 @@ def _unchanged(found: _Content) -> Check:
     return check
 
 
-def _check_apart(scope: Scope, target: Scope) -> None:
+def _check(scope: Scope, target: Scope, on_conflict: OnConflict) -> None:
+    check_on_conflict(on_conflict)
     if scope == target:
         raise InvalidError("state is copied or moved to another scope, not to its own", where=str(scope))

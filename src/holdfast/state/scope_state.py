@@ -172,15 +172,19 @@ class StateOperations:
         await scope_copy.clear(self._handle, self.scope)
 
     @sync_and_async
-    async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
-        """Copy all keys into another scope, as one step there. Raises `ConflictError`, and copies nothing, if that has
-        one of them already, unless they may be overwritten. Returns how many keys were copied."""
-        return await scope_copy.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
+    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+        """Copy all keys into another scope, as one step there. Returns how many keys were copied.
+
+        If the other scope has one of the keys already, `on_conflict` says what happens: `"raise"` raises
+        `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
+        where they differ in the same part; a function is called with its value and this one, and returns what to write.
+        """
+        return await scope_copy.copy(self._handle, self.scope, _scope(other), on_conflict)
 
     @sync_and_async
-    async def move_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
-        """The same, and take them away here, at once."""
-        return await scope_copy.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
+    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+        """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
+        return await scope_copy.move(self._handle, self.scope, _scope(other), on_conflict)
 
     # History ----------------------------------------------------------------------------------------------------
 

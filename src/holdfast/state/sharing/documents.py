@@ -8,21 +8,21 @@ with the version that it was made from, and merges it, three ways, with what oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.codec import msgpack
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict as PackedClash
-from holdfast.engine.model.merge import PackedResolution, Resolver, merge, ours, theirs, union
+from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
-from holdfast.state.key_changes import Change
+from holdfast.state.key_changes import Change, Conflict, check_on_conflict
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, viewed
 from holdfast.state.sharing.polling import until
@@ -32,8 +32,8 @@ from holdfast.state.writer import KeyWrite, write
 CONTENT = "content"
 """The key that holds a document; and that of its scope that one needs the right to."""
 
-Settle: TypeAlias = Literal["union", "mine", "theirs", "refuse"] | Callable[[MergeConflict], Any]
-"""What is done where two edits changed the same thing."""
+OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
+"""What to do if a document has another version than expected. A function resolves what both sides changed."""
 
 _SHOWN = 8
 
@@ -87,35 +87,40 @@ class DocumentOperations:
         return DocumentVersion(made[-1], done.version)
 
     @sync_and_async
-    async def save(self, value: Any, base: int, *, settle: Settle = "union") -> DocumentVersion:
-        """Save a value that was made from a version, merged with what others made of that since. Returns what it then
-        is.
+    async def save(self, value: Any, base: int, *, on_conflict: OnDocumentConflict = "merge") -> DocumentVersion:
+        """Save a value that was made from a version. Returns the document as it is then.
 
-        Dicts are merged key by key, lists item by item, texts line by line. Where both changed the same, `settle` says
-        what is done: with `"union"`, lists and texts keep the items and lines of both, the others' first; what is
-        neither is refused, as all is with `"refuse"`: `ConflictError`, and nothing is saved. `"mine"` and `"theirs"`
-        take that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`,
-        or `UNRESOLVED` to refuse it.
+        If others have saved since that version, `on_conflict` says what happens. `"merge"` merges dicts key by key,
+        lists item by item and texts line by line; where both changed the same part, lists and texts keep the items and
+        lines of both, the others' first, and for anything else `ConflictError` is raised and nothing is saved. A
+        function merges as well, and is called with each `MergeConflict`, in which `ours` is this edit; it returns the
+        value, `MISSING`, or `UNRESOLVED` to raise. `"raise"` raises without a merge; `"overwrite"` saves the value as
+        it is.
         """
+        check_on_conflict(on_conflict)
         await self._place.may("read", CONTENT)
         handle, version = self._place.for_(CONTENT), validation.require_count(base, "version")
-        resolver = self._resolver(settle)
-        mine, made = pack_value(handle, CONTENT, value), list[Packed]()
+        packed = [pack_value(handle, CONTENT, value)]
+        change = KeyWrite(CONTENT, "edit", packed=packed[0])
 
         async def merged(live: StoredValue | None) -> Packed:
+            if live is None and version:
+                raise ConflictError(
+                    "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
+                )
             if live is None or live.version == version:
-                if live is None and version:
-                    raise ConflictError(
-                        "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
-                    )
-                made.append(mine)
-                return mine
-            start = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
-            made.append(self._merged(start, live, mine, resolver))
-            return made[-1]
+                packed.append(packed[0])
+            else:
+                start = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
+                packed.append(self._merged(start, live, packed[0], on_conflict))
+            return packed[-1]
 
-        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=merged)]})
-        return DocumentVersion(unpack(handle.codec, made[-1]), done.version)
+        if on_conflict == "raise":
+            change.expected = version
+        elif on_conflict != "overwrite":
+            change.compute = merged
+        (done,) = await write(handle, {self._place.own: [change]})
+        return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
     @sync_and_async
     async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
@@ -161,8 +166,11 @@ class DocumentOperations:
             return DocumentVersion(None, 0)
         return DocumentVersion(unpack(handle.codec, found.entry.value), found.version)
 
-    def _merged(self, base: StoredValue | None, live: StoredValue, mine: Packed, resolver: Resolver) -> Packed:
+    def _merged(
+        self, base: StoredValue | None, live: StoredValue, mine: Packed, on_conflict: OnDocumentConflict
+    ) -> Packed:
         name = b""
+        resolver: Resolver = (lambda clash: self._resolve(on_conflict, clash)) if callable(on_conflict) else _unite
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
         if found.clashes or name not in found.state:
@@ -170,24 +178,14 @@ class DocumentOperations:
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._place.own),
-                hint="Read it again and apply the edit to what is there, or settle it with a function",
+                hint="Read it again and apply the edit to what is there, or give on_conflict a function",
                 code="version-mismatch",
             )
             error.clashes = clashes
             raise error
         return found.state[name]
 
-    def _resolver(self, settle: Settle) -> Resolver:
-        if callable(settle):
-            return lambda clash: self._asked(settle, clash)
-        known: dict[object, Resolver] = {"union": _united, "mine": ours, "theirs": theirs, "refuse": lambda _: None}
-        if settle not in known:
-            raise InvalidError(
-                f"edits are settled by 'union', 'mine', 'theirs', 'refuse' or a function, not {settle!r}"
-            )
-        return known[settle]
-
-    def _asked(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
+    def _resolve(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
         value = function(self._shown(clash))
         if value is UNRESOLVED:
             return None
@@ -207,7 +205,7 @@ class AsyncDocument(AsyncApi, DocumentOperations):
     """The same, for asyncio: operations are awaited."""
 
 
-def _united(clash: PackedClash) -> PackedResolution | None:
+def _unite(clash: PackedClash) -> PackedResolution | None:
     """Keep the items of lists and the lines of texts of both sides, those that were there first in front."""
     turned = clash._replace(ours=clash.theirs, theirs=clash.ours)
     if isinstance(clash.ours, list):
