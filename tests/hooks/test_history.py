@@ -117,7 +117,7 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
     async def full(*args: Any) -> None:
         raise holdfast.TransientError("the disk is full")
 
-    monkeypatch.setattr("holdfast.hooks.execution_log.refused", full)
+    monkeypatch.setattr("holdfast.hooks.execution_log.record_veto", full)
     with pytest.raises(VetoError, match="no") as caught:
         held.state()["k"] = 1
     assert "the disk is full" in caught.value.__notes__[0]

@@ -174,7 +174,7 @@ def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> N
 
 @pytest.mark.usefixtures("only_clock")
 def test_many_reads_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MANY", 10)
+    monkeypatch.setattr(recorder, "MAX_READS", 10)
     state = store.as_identity(agent="a").state(agent="a")
     for number in range(25):
         state.get(f"k{number}")
@@ -425,9 +425,9 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
 
 
 def test_names_that_are_none_are_noted_without_harm() -> None:
-    assert recorder.escaped("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
-    assert len(recorder.escaped("\U0001f600" * 900)) <= 200
-    assert recorder.escaped(b"bytes") == "<bytes>"
+    assert recorder.escape("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
+    assert len(recorder.escape("\U0001f600" * 900)) <= 200
+    assert recorder.escape(b"bytes") == "<bytes>"
 
 
 def test_notes_are_of_one_store(clock: Clock) -> None:

@@ -12,7 +12,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
-from holdfast.security.access.registry import KEPT
+from holdfast.security.access.registry import RETENTION
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.state.kit import SECOND, Clock, store_on
@@ -193,7 +193,7 @@ def test_a_grant_ends_in_time_and_says_so(store: Store, clock: Clock) -> None:
     assert len(store.access.grants("agent:b", dead=True)) == 6
     with pytest.raises(InvalidError):
         store.access.grant("agent:b", until=hour - timedelta(days=1), agent="a")
-    clock.sleep(KEPT / SECOND + 10)
+    clock.sleep(RETENTION / SECOND + 10)
     store.access.grant("agent:b", "read", "agent:a")  # forgets what died long ago
     assert len(store.access.grants("agent:b", dead=True)) == 1
 

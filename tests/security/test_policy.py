@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
-from holdfast.security.access.policy import Policy, Rule, stored_policy
+from holdfast.security.access.policy import Policy, Rule, load_policy
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
@@ -84,7 +84,7 @@ def test_what_is_no_policy_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidError):
         Policy.of(wrong)
     with pytest.raises(CorruptError):
-        stored_policy(wrong, "role 'x'")
+        load_policy(wrong, "role 'x'")
 
 
 def test_a_policy_does_not_grow_without_end() -> None:

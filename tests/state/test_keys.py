@@ -70,7 +70,7 @@ def test_no_two_pairs_share_a_place(one: dict[str, str], key: str, other: dict[s
     assert len(places) == (1 if (one, key) == (other, second) else 2)
     assert names.unpack_key(pack_name(key)) == key
     assert names.unpack_key(names.pack_ttl(key)) == ""
-    assert names.expiring(names.pack_ttl(key)) == key
+    assert names.expiring_key(names.pack_ttl(key)) == key
 
 
 WRONG_KEYS: list[str] = [

@@ -17,9 +17,9 @@ from holdfast.backends.tables import LINES, LINKS, STEPS, TABLES
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.state.expiry import lapse
+from holdfast.state.expiry import delete_expired
 from holdfast.state.sessions import lifecycle
-from holdfast.state.sessions.records import LAPSE, SessionRecords
+from holdfast.state.sessions.records import EXPIRY, SessionRecords
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
@@ -219,7 +219,7 @@ def test_keys_that_lapse_are_no_sign_of_life(store: Store, clock: Clock) -> None
     session = store.sessions.start("s1", idle=300)
     session.state.set("k", 1, ttl=60)
     clock.now += 299 * SECOND
-    assert run(lapse(store._handle)) == (1, 1)
+    assert run(delete_expired(store._handle)) == (1, 1)
     assert store.sessions.get("s1").status == "active"
     clock.now += SECOND
     assert store.sessions.get("s1").status == "expired"
@@ -235,7 +235,7 @@ def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}session:s1"))]))
     for row in rows[1:]:
         columns = list(row.columns)
-        columns[5] = LAPSE
+        columns[5] = EXPIRY
         run(backend.apply([Put(STEPS, Row(row.key, tuple(columns), row.body))]))
     clock.now += 301 * SECOND
     assert store.sessions.get("s1").status == "expired"

@@ -18,19 +18,19 @@ from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.workers import WorkerThreads
 
-MOST = 10_000
+MAX_WAITING = 10_000
 """How many executions wait at most."""
 
-_LANES = 4
+_MAX_THREADS = 4
 """For so many scopes at a time after-hooks run."""
 
-_EVERY = 1.0
+_RECORD_INTERVAL = 1.0
 """Executions are recorded every so many seconds."""
 
-_ROWS = 1000
+_MAX_ROWS = 1000
 """So many executions are recorded at a time at most, and as soon as there are so many."""
 
-_PATIENCE = 10
+_MAX_FAILURES = 10
 """How often they are tried to be recorded, if that fails."""
 
 
@@ -54,14 +54,14 @@ class AfterQueue:
         self,
         run: Callable[[QueuedHook], Event],
         write: Callable[[list[Event]], None],
-        most: int = MOST,
-        every: float = _EVERY,
+        most: int = MAX_WAITING,
+        every: float = _RECORD_INTERVAL,
     ) -> None:
         self._run = run
         self._write = write
         self._most = most
         self._every = every
-        self._lanes = WorkerThreads("holdfast-after", _LANES)
+        self._lanes = WorkerThreads("holdfast-after", _MAX_THREADS)
         self.dropped = 0
         """How many were dropped because too many waited."""
         self.renew_locks()
@@ -148,7 +148,7 @@ class AfterQueue:
             if self._scribe is None and not self._ended:
                 self._scribe = threading.Thread(target=self._record, name="holdfast-hook-rows", daemon=True)
                 self._scribe.start()
-            elif len(self._told) in (1, _ROWS):
+            elif len(self._told) in (1, _MAX_ROWS):
                 self._changed.notify_all()
 
     def _record(self) -> None:
@@ -161,14 +161,14 @@ class AfterQueue:
                     self._scribe = None
                     return
                 self._changed.wait_for(self._is_due, None if self._ended else self._every)
-                events, self._told = self._told[:_ROWS], self._told[_ROWS:]
+                events, self._told = self._told[:_MAX_ROWS], self._told[_MAX_ROWS:]
                 self._writing = True
             try:
                 self._write(events)
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
-                if failed < _PATIENCE and not self._ended:
+                if failed < _MAX_FAILURES and not self._ended:
                     log.warning("executions of hooks are not recorded yet", exc_info=error)
                     with self._changed:
                         self._told = [*events, *self._told]
@@ -183,7 +183,7 @@ class AfterQueue:
                 time.sleep(min(self._every, 0.1 * failed))
 
     def _is_due(self) -> bool:
-        return (self._hurry and not self.waiting) or self._ended or len(self._told) >= _ROWS
+        return (self._hurry and not self.waiting) or self._ended or len(self._told) >= _MAX_ROWS
 
     # Ending -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import history
-from holdfast.hooks.breaker import FAILURES, REST, HookBreaker
+from holdfast.hooks.breaker import MAX_FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
 from holdfast.hooks.hook import Hook, check_signature, name_of
@@ -28,7 +28,7 @@ BEFORE_BUDGET, AFTER_BUDGET = 1.0, 30.0
 """How many seconds a hook may take, unless it is registered with another budget."""
 
 
-class BuiltIn(Protocol):
+class BuiltInHook(Protocol):
     """A hook that knows when it is called: an instance of a class such as `Validate`."""
 
     phase: str
@@ -87,7 +87,9 @@ class HookOperations:
         """
         return self._registers(AFTER, points, False, options)
 
-    def add(self, hook: BuiltIn, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]) -> None:
+    def add(
+        self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
+    ) -> None:
         """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
@@ -144,7 +146,7 @@ class HookOperations:
         if points and callable(points[0]):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         meant = check_points(points)
-        checked = _checked(phase, options)
+        checked = _check_options(phase, options)
 
         def register(function: F) -> F:
             if not callable(function):
@@ -184,7 +186,7 @@ class HookOperations:
         return register
 
 
-class _Checked(NamedTuple):
+class _CheckedOptions(NamedTuple):
     scope: str
     key: str
     order: int
@@ -195,7 +197,7 @@ class _Checked(NamedTuple):
     rest: int
 
 
-def _checked(phase: str, options: HookOptions) -> _Checked:
+def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
     unknown = options.keys() - HookOptions.__annotations__.keys()
     if unknown:
         raise InvalidError(
@@ -213,13 +215,13 @@ def _checked(phase: str, options: HookOptions) -> _Checked:
     order = options.get("order", 0)
     if type(order) is not int:
         raise InvalidError(f"the order of a hook is a number, not {order!r}")
-    failures = options.get("max_failures", FAILURES)
+    failures = options.get("max_failures", MAX_FAILURES)
     if type(failures) is not int or failures < 1:
         raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
     rest = options.get("rest", REST / 1e9)
     if type(rest) not in (int, float) or not 0 < rest < 86_400:
         raise InvalidError(f"a hook rests for a number of seconds over 0, not {rest!r}")
-    return _Checked(
+    return _CheckedOptions(
         scopes,
         keys,
         order,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 
-FAILURES = 5
+MAX_FAILURES = 5
 """After so many failures in a row, a hook is switched off."""
 
 REST, LONGEST_REST = 30 * 10**9, 600 * 10**9
@@ -16,7 +16,7 @@ class HookBreaker:
     """Whether a hook is called. After a rest one call is let through: if that goes well, the hook is back."""
 
     def __init__(
-        self, clock: Callable[[], int], failures: int = FAILURES, rest: int = REST, longest: int = LONGEST_REST
+        self, clock: Callable[[], int], failures: int = MAX_FAILURES, rest: int = REST, longest: int = LONGEST_REST
     ) -> None:
         self._clock = clock
         self._most = failures

@@ -39,7 +39,7 @@ class Validate:
             raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
-        self._check = None if schema is MISSING else _check_of(schema)
+        self._check = None if schema is MISSING else _build_check(schema)
         self._max_bytes = max_bytes
 
     def __call__(self, call: HookContext) -> None:
@@ -52,15 +52,15 @@ class Validate:
                 raise VetoError(f"the value does not fit its schema: {wrong}")
 
 
-def _check_of(schema: Any) -> Check:
+def _build_check(schema: Any) -> Check:
     if isinstance(schema, dict | bool):
-        return _json_schema(schema)
+        return _json_schema_check(schema)
     if hasattr(schema, "model_validate") and hasattr(schema, "__pydantic_validator__"):
-        return _model(schema)
-    return _typed(schema)
+        return _model_check(schema)
+    return _type_check(schema)
 
 
-def _json_schema(schema: dict[str, Any] | bool) -> Check:
+def _json_schema_check(schema: dict[str, Any] | bool) -> Check:
     try:
         import jsonschema_rs
     except ImportError as missing:
@@ -81,12 +81,12 @@ def _json_schema(schema: dict[str, Any] | bool) -> Check:
         except ValueError:
             return "it holds what JSON does not know"
         error = next(validator.iter_errors(value))
-        return _told(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
+        return _at_path(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
 
     return check
 
 
-def _model(model: Any) -> Check:
+def _model_check(model: Any) -> Check:
     from pydantic import ValidationError
 
     def check(value: Any) -> str | None:
@@ -96,13 +96,13 @@ def _model(model: Any) -> Check:
             model.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-            return _told(first["loc"], f"it is refused as {first['type']}")
+            return _at_path(first["loc"], f"it is refused as {first['type']}")
         return None
 
     return check
 
 
-def _typed(kind: Any) -> Check:
+def _type_check(kind: Any) -> Check:
     convert = msgspec.convert
     plain = kind if isinstance(kind, type) else None
     try:
@@ -126,7 +126,7 @@ def _typed(kind: Any) -> Check:
     return check
 
 
-def _told(path: Any, what: str) -> str:
+def _at_path(path: Any, what: str) -> str:
     where = "".join(f"[{part!r}]" for part in path)
     return f"at {where}, {what}" if where else what
 
@@ -192,7 +192,7 @@ class CountChanges:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._points: dict[str, _Figures] = {}
+        self._points: dict[str, _PointCounts] = {}
 
     def __call__(self, call: HookContext) -> None:
         """Count a change."""
@@ -200,7 +200,7 @@ class CountChanges:
         with self._lock:
             figures = self._points.get(call.point)
             if figures is None:
-                figures = self._points[call.point] = _Figures()
+                figures = self._points[call.point] = _PointCounts()
             figures.count += 1
             figures.total += seconds
             figures.worst = max(figures.worst, seconds)
@@ -212,7 +212,7 @@ class CountChanges:
             return {point: figures.shown() for point, figures in self._points.items()}
 
 
-class _Figures:
+class _PointCounts:
     __slots__ = ("classes", "count", "total", "worst")
 
     def __init__(self) -> None:

@@ -48,13 +48,13 @@ class CheckpointHooks:
                 each.end(head)
         return heads
 
-    def _hooked(self, saving: AppendRequest) -> _Hooked | None:
+    def _hooked(self, saving: AppendRequest) -> _HookedSave | None:
         registry, thread = self._registry, saving.line.name
         before, after = registry.matching(SAVE, thread)
-        return _Hooked(registry, saving, before, after) if before or after else None
+        return _HookedSave(registry, saving, before, after) if before or after else None
 
 
-class _Hooked:
+class _HookedSave:
     """A checkpoint that hooks are called for."""
 
     def __init__(

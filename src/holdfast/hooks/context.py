@@ -126,7 +126,7 @@ class FixedFields(dict[str, Any]):
         return known[1]
 
 
-def packed_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
+def pack_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
     """What hooks noted, as the details of an audit row."""
     return notes.packed(codec) if isinstance(notes, FixedFields) else codec.pack(dict(notes))
 

@@ -23,7 +23,7 @@ LINE = f"{MARK}hooks"
 """The line whose steps tell of hooks that ran after a change, or refused one."""
 
 _SALT = 8
-_REASON = 500
+_MAX_REASON = 500
 """How many characters of a veto's reason are stored."""
 
 
@@ -32,7 +32,7 @@ def flat(stored: Any) -> bytes:
     return flatten(stored)
 
 
-def detail(
+def pack_detail(
     engine: Engine,
     record: bool,
     subject: HookedChange,
@@ -58,7 +58,7 @@ def detail(
     if error is not None:
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
-            about["reason"] = error.what[:_REASON]
+            about["reason"] = error.what[:_MAX_REASON]
     return engine.context.codec.pack(about)
 
 
@@ -67,7 +67,7 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
-async def refused(engine: Engine, tenant: str, subject: HookedChange) -> None:
+async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> None:
     """Store that a change was refused by a hook, and what its hooks did."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
@@ -75,7 +75,7 @@ async def refused(engine: Engine, tenant: str, subject: HookedChange) -> None:
     await _append(engine, tenant, "veto", events)
 
 
-def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
+def record_executions(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
     """Store that after-hooks ran. For threads that may wait."""
     run(_append(engine, tenant, "hooks", events))
 

@@ -48,7 +48,7 @@ class FeatureHooks:
             self._registry.after(hooks, subject)
 
 
-async def calling(
+async def call_hooks(
     engine: Engine,
     point: str,
     *,

@@ -44,18 +44,18 @@ async def executions(
     if since is not None and since.tzinfo is None:
         raise InvalidError(f"a time is a datetime with a time zone, not {since!r}")
     start = 0 if since is None else to_time(since)
-    asked = _Asked(hook, scope, None if key is None else check_key(key), start, limit)
+    asked = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
     if scope is None:
-        found = await _all(engine, tenant, asked)
+        found = await _scan_tenant(engine, tenant, asked)
     else:
         found = []
         for line in (*lines_of(scope), scope, LINE):
-            found += await _latest(engine, (tenant, line), asked)
+            found += await _scan_line(engine, (tenant, line), asked)
     found.sort(key=lambda row: (int(row.columns[0]), row.key), reverse=True)
-    return [_opened(engine, row) for row in found[:limit]]
+    return [_build_execution(engine, row) for row in found[:limit]]
 
 
-class _Asked(NamedTuple):
+class _ExecutionFilter(NamedTuple):
     hook: str | None
     scope: str | None
     key: str | None
@@ -71,7 +71,7 @@ class _Asked(NamedTuple):
         return self.scope in (None, where) and self.key in (None, what)
 
 
-async def _latest(engine: Engine, line: tuple[str, str], asked: _Asked) -> list[Row]:
+async def _scan_line(engine: Engine, line: tuple[str, str], asked: _ExecutionFilter) -> list[Row]:
     """Those of a line, the latest first: ids of steps sort by time."""
     found: list[Row] = []
     stop: tuple[Any, ...] = ()
@@ -84,7 +84,7 @@ async def _latest(engine: Engine, line: tuple[str, str], asked: _Asked) -> list[
         stop = rows[-1].key[2:]
 
 
-async def _all(engine: Engine, tenant: str, asked: _Asked) -> list[Row]:
+async def _scan_tenant(engine: Engine, tenant: str, asked: _ExecutionFilter) -> list[Row]:
     """Those of all lines: of as many as there may be, only the latest are kept in mind."""
     found: list[Row] = []
     start: tuple[Any, ...] = ()
@@ -106,7 +106,7 @@ def _target(row: Row) -> tuple[str, str, str]:
     return place_of(line), BETWEEN, target
 
 
-def _opened(engine: Engine, row: Row) -> HookExecution:
+def _build_execution(engine: Engine, row: Row) -> HookExecution:
     tenant, line, id, number = row.key
     time, _, actor, action, _, outcome, correlation, cause, duration = row.columns
     scope, _, key = _target(row)

@@ -20,12 +20,20 @@ from holdfast.hooks import execution_log
 from holdfast.hooks.after_queue import AfterQueue, QueuedHook
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookedChange, HookInfo, HookResult, ReplaceValue
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.runner import HookRunner, answered, call_inline, context_of, finished, is_at_work, overrun
+from holdfast.hooks.runner import (
+    HookRunner,
+    build_result,
+    call_inline,
+    check_result,
+    hook_context,
+    is_running,
+    overrun_error,
+)
 
-_REMEMBERED = 4096
+_MAX_CACHED = 4096
 """For so many scopes it is remembered which hooks are meant."""
 
-CLOSING = 5.0
+CLOSE_TIMEOUT = 5.0
 """For how many seconds a store that is closed waits for its after-hooks."""
 
 _SKIPPED: Final = HookResult("skipped")
@@ -40,7 +48,7 @@ class MatchedHooks(NamedTuple):
 
     def of(self, key: str) -> tuple[Sequence[Hook], Sequence[Hook]]:
         """Those that are meant for a key."""
-        return (self.before, self.after) if self.all_keys else (_of(self.before, key), _of(self.after, key))
+        return (self.before, self.after) if self.all_keys else (_for_key(self.before, key), _for_key(self.after, key))
 
 
 class ActivePoints(NamedTuple):
@@ -51,7 +59,7 @@ class ActivePoints(NamedTuple):
     """Whether any of them may look at the value that was there before."""
 
 
-def _of(hooks: Sequence[Hook], key: str) -> list[Hook]:
+def _for_key(hooks: Sequence[Hook], key: str) -> list[Hook]:
     return [hook for hook in hooks if not hook.key or matcher(hook.key)(key)]
 
 
@@ -66,7 +74,7 @@ class HookRegistry:
         """What was called for lately, by scope: for those who save the call of `points`."""
         self._lock = Lock()
         self._runner = HookRunner()
-        self.later = AfterQueue(self._run_after, lambda events: execution_log.write(engine, tenant, events))
+        self.later = AfterQueue(self._run_after, lambda events: execution_log.record_executions(engine, tenant, events))
         renew_after_fork(self)
 
     @staticmethod
@@ -125,9 +133,9 @@ class HookRegistry:
         with self._lock:
             here = [hook for hook in self._hooks if not hook.scope or matcher(hook.scope)(scope)]
             points = frozenset[str]().union(*(hook.points for hook in here))
-            meant = {point: _meant([hook for hook in here if point in hook.points]) for point in points}
+            meant = {point: _by_phase([hook for hook in here if point in hook.points]) for point in points}
             found = ActivePoints(meant, any(hook.wants_old for hook in here))
-            if len(self.known) >= _REMEMBERED:
+            if len(self.known) >= _MAX_CACHED:
                 self.known = {}
             self.known[scope] = found
             return found
@@ -140,20 +148,20 @@ class HookRegistry:
         for hook in hooks:
             told, result = HookContext(subject), _SKIPPED
             if hook.pure and not hook.breaker.failures:
-                looked = _look(hook, told)
+                looked = _call_pure(hook, told)
                 if isinstance(looked, int):
                     if told.notes:
                         subject.notes = {**subject.notes, **told.notes} if subject.notes else told.notes
                     subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", looked))
                     continue
                 result = looked
-            elif is_at_work(hook.name) or not hook.breaker.lets():
+            elif is_running(hook.name) or not hook.breaker.lets():
                 pass
             elif hook.inline:
-                result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, told))
+                result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, told))
             else:
                 run = self._runner.on_loop if hook.is_async else self._runner.in_thread
-                result = await run(hook.function, told, hook.budget, context_of(hook.name, subject.trace))
+                result = await run(hook.function, told, hook.budget, hook_context(hook.name, subject.trace))
             veto = self._settle(hook, subject, told, result)
             if veto is not None:
                 await self._refuse(subject, veto)
@@ -167,7 +175,7 @@ class HookRegistry:
                 subject.notes = {**subject.notes, **told.notes}
             if result.value is not None:
                 try:
-                    changed = _take(subject, result.value)
+                    changed = _replace_value(subject, result.value)
                 except Exception as wrong:  # noqa: BLE001 - what can not be stored is the hook's failure
                     outcome = "error"
                     result = HookResult(outcome, None, wrong, result.duration)
@@ -177,12 +185,12 @@ class HookRegistry:
         hook.ended(result)
         detail = b""
         if hook.record or outcome != "ok":
-            detail = execution_log.detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
+            detail = execution_log.pack_detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
         subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
             return result.error
-        if hook.fail_closed and not result.answered and not is_at_work(hook.name):
+        if hook.fail_closed and not result.answered and not is_running(hook.name):
             what = "is off because it failed again and again" if outcome == "skipped" else "failed"
             refusal = VetoError(
                 f"the hook {hook.name!r} {what}, and nothing is changed without it",
@@ -196,7 +204,7 @@ class HookRegistry:
     async def _refuse(self, subject: HookedChange, veto: VetoError) -> None:
         """Store that a change was refused, and refuse it."""
         try:
-            await execution_log.refused(self.engine, self.tenant, subject)
+            await execution_log.record_veto(self.engine, self.tenant, subject)
         except Exception as failure:  # noqa: BLE001 - the veto counts, and tells of it
             veto.add_note(f"And that could not be stored: {failure}")
             log.error("a veto could not be stored", exc_info=failure)
@@ -212,20 +220,22 @@ class HookRegistry:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
             if hook.pure and not hook.breaker.failures:
-                looked = _look(hook, HookContext(subject))
+                looked = _call_pure(hook, HookContext(subject))
                 if isinstance(looked, int):
                     self.later.tell(self._event(hook, subject, "ok", looked))
                 else:
                     self.later.tell(self._told(hook, subject, looked))
-            elif is_at_work(hook.name):
+            elif is_running(hook.name):
                 self.later.tell(self._told(hook, subject, _SKIPPED))
             elif hook.inline:
                 result = _SKIPPED
                 if hook.breaker.lets():
-                    result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject)))
+                    result = _mark_late(
+                        hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject))
+                    )
                 self.later.tell(self._told(hook, subject, result))
             else:
-                self.later.put(QueuedHook(hook, subject, context_of(hook.name, subject.trace)))
+                self.later.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace)))
 
     def _run_after(self, job: QueuedHook) -> Event:
         """Run an after-hook, in a thread that does nothing else."""
@@ -242,7 +252,9 @@ class HookRegistry:
         hook.ended(result)
         detail = b""
         if hook.record or result.outcome != "ok":
-            detail = execution_log.detail(self.engine, hook.record, subject, AFTER, subject.stored, False, result.error)
+            detail = execution_log.pack_detail(
+                self.engine, hook.record, subject, AFTER, subject.stored, False, result.error
+            )
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
     def _event(self, hook: Hook, subject: HookedChange, outcome: str, duration: int, detail: bytes = b"") -> Event:
@@ -274,7 +286,7 @@ class HookRegistry:
         """Wait until all after-hooks have run and are recorded. False if they have not by then."""
         return self.later.drain(timeout)
 
-    def close(self, timeout: float = CLOSING) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """The same, and end all threads."""
         if not self.later.drain(timeout):
             log.error("after-hooks were not done when the store was closed: %d were left", self.later.waiting)
@@ -290,34 +302,34 @@ class HookRegistry:
             hook.breaker.renew_locks()
 
 
-def _meant(hooks: Sequence[Hook]) -> MatchedHooks:
+def _by_phase(hooks: Sequence[Hook]) -> MatchedHooks:
     before, after = (tuple(hook for hook in hooks if hook.phase == phase) for phase in (BEFORE, AFTER))
     return MatchedHooks(before, after, not any(hook.key for hook in hooks))
 
 
-def _look(hook: Hook, told: HookContext) -> int | HookResult:
+def _call_pure(hook: Hook, told: HookContext) -> int | HookResult:
     """Call a hook that does nothing but look, and did not fail lately. Mostly it has nothing to say: it is counted,
     and how long it took is all there is to know of it. Else its result."""
     start = time.perf_counter_ns()
     try:
         value = hook.function(told)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
-        return finished(start, error=error)
+        return build_result(start, error=error)
     duration = time.perf_counter_ns() - start
     if value is not None or duration > hook.budget * 1e9:
-        return _in_time(hook, answered(start, value))
+        return _mark_late(hook, check_result(start, value))
     hook.took(duration)
     return duration
 
 
-def _in_time(hook: Hook, result: HookResult) -> HookResult:
+def _mark_late(hook: Hook, result: HookResult) -> HookResult:
     """The result of a hook that ran here. Nobody was spared the wait for one that was late, so its answer counts."""
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
-    return HookResult("late", result.value, overrun(hook.budget), result.duration, answered=True)
+    return HookResult("late", result.value, overrun_error(hook.budget), result.duration, answered=True)
 
 
-def _take(subject: HookedChange, value: Any) -> bool:
+def _replace_value(subject: HookedChange, value: Any) -> bool:
     """Have what a hook returned be the value. Returns whether it is another one."""
     if subject.stored is MISSING:
         raise InvalidError(

@@ -25,7 +25,7 @@ from holdfast.hooks.workers import LoopThread, WorkerThreads
 _THREADS = 32
 """How many hooks of a store run at a time in threads. Those that never end are among them."""
 
-_at_work: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
+_running: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
 """The hooks that led to what is done now. None of them is called for it again: that would have no end."""
 
 
@@ -34,12 +34,12 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def is_at_work(name: str) -> bool:
+def is_running(name: str) -> bool:
     """Whether what is done now was set off by this hook."""
-    return name in _at_work.get()
+    return name in _running.get()
 
 
-def context_of(name: str, trace: trace_context.Trace) -> Context:
+def hook_context(name: str, trace: trace_context.Trace) -> Context:
     """The context that a hook runs in: that of the change, and that it is this hook that runs."""
     context = copy_context()
     context.run(_enter, name, trace)
@@ -47,11 +47,11 @@ def context_of(name: str, trace: trace_context.Trace) -> Context:
 
 
 def _enter(name: str, trace: trace_context.Trace) -> None:
-    _at_work.set((*_at_work.get(), name))
+    _running.set((*_running.get(), name))
     trace_context.enter(trace)
 
 
-def finished(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
+def build_result(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
     """How a hook ended that returned or raised something."""
     duration = time.perf_counter_ns() - start
     if error is None:
@@ -59,14 +59,14 @@ def finished(start: int, value: Any = None, error: BaseException | None = None) 
     return HookResult("veto" if isinstance(error, VetoError) else "error", None, error, duration)
 
 
-def overrun(budget: float) -> TimeoutError:
+def overrun_error(budget: float) -> TimeoutError:
     """What is wrong with a hook that took too long."""
     return TimeoutError(f"it took longer than its budget of {budget:g} s")
 
 
-def late(budget: float, start: int) -> HookResult:
+def late_result(budget: float, start: int) -> HookResult:
     """The result of a hook that did not end in time."""
-    return HookResult("late", None, overrun(budget), time.perf_counter_ns() - start)
+    return HookResult("late", None, overrun_error(budget), time.perf_counter_ns() - start)
 
 
 def call_inline(
@@ -74,32 +74,34 @@ def call_inline(
 ) -> HookResult:
     """Call a sync hook where the change is made."""
     start = time.perf_counter_ns()
-    at_work = _at_work.set((*_at_work.get(), name))
+    at_work = _running.set((*_running.get(), name))
     before = trace_context.current()
     trace_context.enter(trace)
     try:
-        return call(function, told, start)
+        return call_hook(function, told, start)
     finally:
         trace_context.enter(before)
-        _at_work.reset(at_work)
+        _running.reset(at_work)
 
 
-def call(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
+def call_hook(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
     """Call a sync hook, here."""
     try:
         value = function(told)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
-        return finished(start, error=error)
-    return answered(start, value)
+        return build_result(start, error=error)
+    return check_result(start, value)
 
 
-def answered(start: int, value: Any) -> HookResult:
+def check_result(start: int, value: Any) -> HookResult:
     """How a sync hook ended that returned something."""
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
             value.close()
-        return finished(start, error=InvalidError("it returned an awaitable", hint="Declare the hook with `async def`"))
-    return finished(start, value)
+        return build_result(
+            start, error=InvalidError("it returned an awaitable", hint="Declare the hook with `async def`")
+        )
+    return build_result(start, value)
 
 
 class HookRunner:
@@ -132,7 +134,7 @@ class HookRunner:
         self.loop.close()
 
 
-class _Elsewhere(Suspension[HookResult]):
+class _HookCall(Suspension[HookResult]):
     """A hook that runs elsewhere, for as long as its budget lasts."""
 
     def __init__(
@@ -150,7 +152,7 @@ class _Elsewhere(Suspension[HookResult]):
         self._context = context
 
 
-class _InThread(_Elsewhere):
+class _InThread(_HookCall):
     def wait(self) -> HookResult:
         start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
@@ -161,7 +163,7 @@ class _InThread(_Elsewhere):
 
         self._runner.workers.start(task)
         # Whoever ended just now is not late, even if it was this thread that had to wait for its turn.
-        return found[0] if done.acquire(timeout=self._budget) or found else late(self._budget, start)
+        return found[0] if done.acquire(timeout=self._budget) or found else late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
@@ -179,18 +181,18 @@ class _InThread(_Elsewhere):
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        timer = loop.call_later(self._budget, lambda: finish(late(self._budget, start)))
+        timer = loop.call_later(self._budget, lambda: finish(late_result(self._budget, start)))
         self._runner.workers.start(task)
         return future
 
     def _run(self, start: int) -> HookResult:
         try:
-            return self._context.run(call, self._function, self._told, start)
+            return self._context.run(call_hook, self._function, self._told, start)
         except BaseException as error:  # noqa: BLE001 - it is not this thread's to end the program
-            return finished(start, error=error)
+            return build_result(start, error=error)
 
 
-class _OnLoop(_Elsewhere):
+class _OnLoop(_HookCall):
     def wait(self) -> HookResult:
         start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
@@ -205,7 +207,7 @@ class _OnLoop(_Elsewhere):
         if done.acquire(timeout=self._budget) or found:
             return found[0]
         loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-        return late(self._budget, start)
+        return late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
@@ -220,14 +222,14 @@ class _OnLoop(_Elsewhere):
             if done:
                 return task.result()
             task.cancel()
-            return late(self._budget, start)
+            return late_result(self._budget, start)
 
         return loop.create_task(bounded())
 
     async def _awaited(self, start: int) -> HookResult:
         try:
-            return finished(start, await self._function(self._told))
+            return build_result(start, await self._function(self._told))
         except asyncio.CancelledError as error:
-            return finished(start, error=error)
+            return build_result(start, error=error)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
-            return finished(start, error=error)
+            return build_result(start, error=error)

@@ -13,14 +13,14 @@ from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, GrantRecord
-from holdfast.security.access.identity import Identity, group_name, holder, identity_of
+from holdfast.security.access.identity import Identity, check_group, parse_holder, parse_identity
 from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import nanoseconds
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
@@ -49,7 +49,7 @@ class Grant(NamedTuple):
     live: bool
 
 
-def shown(grant: GrantRecord, now: int) -> Grant:
+def to_grant(grant: GrantRecord, now: int) -> Grant:
     """A grant as callers are given it."""
     return Grant(
         *grant[:6],
@@ -62,15 +62,15 @@ def shown(grant: GrantRecord, now: int) -> Grant:
     )
 
 
-def wanted(
+def build_request(
     handle: StoreHandle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until
 ) -> GrantRequest:
     """The grant that a caller asks for."""
     pattern = check_pattern(keys, "keys of a grant") if keys else ""
-    return GrantRequest(holder(to), check_right(right), scope, pattern, below, _moment(handle, until))
+    return GrantRequest(parse_holder(to), check_right(right), scope, pattern, below, _expiry_time(handle, until))
 
 
-def _moment(handle: StoreHandle, until: Until) -> int:
+def _expiry_time(handle: StoreHandle, until: Until) -> int:
     if until is None:
         return 0
     if isinstance(until, str):
@@ -114,15 +114,15 @@ class AccessOperations:
         scope is named as in `Store.state`. With `keys`, only keys that match that pattern are granted; with `below`,
         all scopes below, too; with `until`, it expires.
         """
-        found = named(self._handle, scope, parts)
-        asked = wanted(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
-        return shown(await self._access.grant(asked), self._handle.now())
+        found = parse_scope(self._handle, scope, parts)
+        asked = build_request(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
+        return to_grant(await self._access.grant(asked), self._handle.now())
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
         """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises
         `NotFoundError`."""
-        return shown(await self._access.revoke(grant_id(grant)), self._handle.now())
+        return to_grant(await self._access.revoke(grant_id(grant)), self._handle.now())
 
     @sync_and_async
     async def grants(
@@ -135,9 +135,9 @@ class AccessOperations:
     ) -> list[Grant]:
         """Grants, the oldest first: all, those to somebody, those of a scope. With `dead`, also those that were revoked
         or have expired in the last weeks."""
-        at = None if scope is None and not parts else named(self._handle, scope, parts)
-        found = await self._access.grants("" if to is None else holder(to), at, dead=dead)
-        return [shown(each, self._handle.now()) for each in found]
+        at = None if scope is None and not parts else parse_scope(self._handle, scope, parts)
+        found = await self._access.grants("" if to is None else parse_holder(to), at, dead=dead)
+        return [to_grant(each, self._handle.now()) for each in found]
 
     @sync_and_async
     async def cut_off(self, who: Who) -> int:
@@ -145,7 +145,7 @@ class AccessOperations:
 
         As one change, at once. Its own scopes stay its own. Returns how many rights that were.
         """
-        return await self._access.cut_off(holder(who))
+        return await self._access.cut_off(parse_holder(who))
 
     @sync_and_async
     async def may(
@@ -160,9 +160,9 @@ class AccessOperations:
         question: nothing is noted."""
         if action not in ("read", "write"):
             raise InvalidError(f"what is done is 'read' or 'write', not {action!r}")
-        at = named(self._handle, scope, parts)
+        at = parse_scope(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
-        identity = identity_of(who)
+        identity = parse_identity(who)
         if identity.owns(at):
             return True
         guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._notes)
@@ -175,12 +175,12 @@ class AccessOperations:
     async def allow_children(self, who: Who) -> None:
         """Let an identity read the scopes of its children: those below its own that may be identities themselves, as
         `user:alice/agent:writer` is below `user:alice`."""
-        await self._access.authorize(identity_of(who))
+        await self._access.authorize(parse_identity(who))
 
     @sync_and_async
     async def forbid_children(self, who: Who) -> None:
         """Let it do so no longer. Raises `NotFoundError` if it could not."""
-        await self._access.unauthorize(identity_of(who))
+        await self._access.unauthorize(parse_identity(who))
 
     @sync_and_async
     async def parents(self) -> list[str]:
@@ -190,12 +190,12 @@ class AccessOperations:
     @sync_and_async
     async def join(self, group: str, *members: Who) -> None:
         """Take identities into a group; it is made by that."""
-        await self._access.join(group_name(group), _members(members))
+        await self._access.join(check_group(group), _members(members))
 
     @sync_and_async
     async def leave(self, group: str, *members: Who) -> None:
         """Take identities out of a group. Raises `NotFoundError` if one is not in it."""
-        await self._access.leave(group_name(group), _members(members))
+        await self._access.leave(check_group(group), _members(members))
 
     @sync_and_async
     async def groups(self) -> dict[str, list[str]]:
@@ -224,12 +224,12 @@ class AccessOperations:
     @sync_and_async
     async def assign(self, role: str, to: Who) -> None:
         """Give an identity, or a group, a role. Raises `NotFoundError` if there is none of that name."""
-        await self._access.assign(role, holder(to))
+        await self._access.assign(role, parse_holder(to))
 
     @sync_and_async
     async def unassign(self, role: str, to: Who) -> None:
         """Take a role from an identity, or a group. Raises `NotFoundError` if it does not have it."""
-        await self._access.unassign(role, holder(to))
+        await self._access.unassign(role, parse_holder(to))
 
     @sync_and_async
     async def assignments(self) -> dict[str, list[str]]:
@@ -248,4 +248,4 @@ class AsyncStoreAccess(AsyncApi, AccessOperations):
 def _members(members: tuple[Who, ...]) -> list[str]:
     if not members:
         raise InvalidError("a group is joined or left by an identity at least")
-    return [str(identity_of(each)) for each in members]
+    return [str(parse_identity(each)) for each in members]

@@ -15,7 +15,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
@@ -65,12 +65,12 @@ class ScopedOperations:
         """
         from holdfast.state.scope_state import State
 
-        return State(self._handle, named(self._handle, scope, parts))
+        return State(self._handle, parse_scope(self._handle, scope, parts))
 
     def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> AsyncState:
         from holdfast.state.scope_state import AsyncState
 
-        return AsyncState(self._handle, named(self._handle, scope, parts))
+        return AsyncState(self._handle, parse_scope(self._handle, scope, parts))
 
     state = sync_or_async(_state, _async_state)
 
@@ -81,9 +81,9 @@ class ScopedOperations:
         """A page of the scopes that have state, or had some, in the order of their text: those that start with a prefix
         (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity is shown those that it
         may read."""
-        from holdfast.state.scope_listing import scopes
+        from holdfast.state.scope_listing import list_scopes
 
-        return await scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
+        return await list_scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
 
     def transaction(self) -> StateTransaction:
         """Several keys changed, of one scope or many, all or none, when the block ends without an error."""
@@ -185,7 +185,7 @@ class StateTransaction:
         from holdfast.state.transactions import AsyncTransactionState, TransactionState
 
         self._check_open()
-        found = named(self._pending.handle, scope, parts)
+        found = parse_scope(self._pending.handle, scope, parts)
         return (TransactionState if self._is_sync else AsyncTransactionState)(self._pending, found)
 
     async def _commit(self) -> None:

@@ -35,7 +35,9 @@ class LinkRow(NamedTuple):
     time: int
 
 
-def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]) -> list[Change]:
+def link_rows(
+    line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]
+) -> list[Change]:
     """The changes that link a step of a scope's line, and the keys that it changes, with artifacts."""
     book, scope = (line.tenant, LINE), line.name[len(MARK) :]
     made: list[Change] = []
@@ -52,7 +54,7 @@ def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], arti
     return made
 
 
-def of_change(row: Row) -> LinkRow:
+def parse_change_link(row: Row) -> LinkRow:
     """What a row says that was found from an artifact."""
     number, length, rest = str(row.columns[1]).split(" ", 2)
     scope, key = rest[: int(length)], rest[int(length) :]
@@ -60,12 +62,12 @@ def of_change(row: Row) -> LinkRow:
     return LinkRow(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
 
 
-def of_key(scope: Scope, row: Row) -> LinkRow:
+def parse_key_link(scope: Scope, row: Row) -> LinkRow:
     """What a row says that was found from a key."""
     number, artifact = str(row.key[4]).split(" ", 1)
     return LinkRow(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
 
 
-def from_version(version: int) -> str:
+def version_prefix(version: int) -> str:
     """Where the artifacts of a version begin, and those of the one before end."""
     return f"{version:0{_DIGITS}d}"

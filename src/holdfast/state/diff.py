@@ -12,10 +12,10 @@ from holdfast.history.comparison import ComparedPoint, differences, differences_
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import When, moment_of, point_at
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 
 
-class _Side:
+class _ScopeSide:
     """The scope as it was then: at a step, with what had expired by a moment."""
 
     def __init__(self, handle: StoreHandle, line: Line, point: StepRef | None, moment: int) -> None:
@@ -23,20 +23,20 @@ class _Side:
         self.point, self._moment = point, moment
 
     async def expired(self) -> dict[str, int]:
-        return await seen(self._handle, self._line, self.point, ScopeView.expired, self._moment)
+        return await read_line_at(self._handle, self._line, self.point, ScopeView.expired, self._moment)
 
     async def tree(self, key: str) -> object:
         """What a key held, in JSON form."""
-        item = await seen(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
+        item = await read_line_at(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
         return NOTHING if item is None else self._handle.codec.to_json(item.value)
 
     async def is_mark(self) -> bool:
         """Whether it has one key only, which starts with a dollar: in JSON, such a state has a form of its own."""
-        keys = await seen(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
+        keys = await read_line_at(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
         return len(keys) == 1 and keys[0].startswith("$")
 
     async def state(self) -> dict[str, Any]:
-        items = await seen(self._handle, self._line, self.point, ScopeView.items, self._moment)
+        items = await read_line_at(self._handle, self._line, self.point, ScopeView.items, self._moment)
         return {item.key: item.value for item in items}
 
     def named(self, scope: Scope) -> DiffSide:
@@ -51,33 +51,33 @@ async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Di
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, a)
-    old = _Side(handle, line, point, moment_of(handle, a, point))
+    old = _ScopeSide(handle, line, point, moment_of(handle, a, point))
     if b is None:
         memo = await handle.engine.lines.revalidate_tip(line)
-        new = _Side(handle, line, None if memo is None else memo.point, handle.now())
+        new = _ScopeSide(handle, line, None if memo is None else memo.point, handle.now())
     else:
         point = await point_at(handle, line, b)
-        new = _Side(handle, line, point, moment_of(handle, b, point))
+        new = _ScopeSide(handle, line, point, moment_of(handle, b, point))
     edits = await _edits(handle, line, old, new)
     await handle.guard.saw(scope, ())
     return Diff(handle.codec, old.named(scope), new.named(scope), edits)
 
 
-async def _edits(handle: StoreHandle, line: Line, old: _Side, new: _Side) -> list[Edit]:
+async def _edits(handle: StoreHandle, line: Line, old: _ScopeSide, new: _ScopeSide) -> list[Edit]:
     if await old.is_mark() or await new.is_mark():
         return await differences_given(handle.engine, line, await old.state(), await new.state())
     found = await differences(handle.engine, ComparedPoint(line, old.point), ComparedPoint(line, new.point), large=True)
     lapsed = {*await old.expired(), *await new.expired()}
     # Keys have no order of their own, and what is kept of their expiry is no key.
-    edits = [edit for edit in found if edit.path and not _ours(edit) and edit.path[0] not in lapsed]
-    return edits + [edit for key in sorted(lapsed) if (edit := await _lapsed(old, new, key)) is not None]
+    edits = [edit for edit in found if edit.path and not _is_internal(edit) and edit.path[0] not in lapsed]
+    return edits + [edit for key in sorted(lapsed) if (edit := await _expiry_edit(old, new, key)) is not None]
 
 
-def _ours(edit: Edit) -> bool:
+def _is_internal(edit: Edit) -> bool:
     return str(edit.path[0]).startswith("\0")
 
 
-async def _lapsed(old: _Side, new: _Side, key: str) -> Edit | None:
+async def _expiry_edit(old: _ScopeSide, new: _ScopeSide, key: str) -> Edit | None:
     """A key that had expired at one of two moments, or at both."""
     was, is_ = await old.tree(key), await new.tree(key)
     if was is is_:

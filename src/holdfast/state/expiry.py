@@ -15,12 +15,12 @@ from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.system_line import LineChange
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, viewed
-from holdfast.state.session_guard import kept_by
-from holdfast.state.sessions.records import LAPSE
+from holdfast.state.reader import ScopeView, read_scope
+from holdfast.state.session_guard import maintenance_handle
+from holdfast.state.sessions.records import EXPIRY
 from holdfast.state.writer import edit_request
 
-Tell: TypeAlias = Callable[[int, int | None, str], None]
+Progress: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many scopes were looked at, of how many, and which was the last."""
 
 
@@ -31,15 +31,15 @@ class ExpiryReport(NamedTuple):
     scopes: int = 0
 
 
-async def lapse(handle: StoreHandle, progress: Tell | None = None) -> ExpiryReport:
+async def delete_expired(handle: StoreHandle, progress: Progress | None = None) -> ExpiryReport:
     """Take the expired keys of all scopes away."""
-    keeper, keys, scopes = kept_by(handle), 0, 0
+    keeper, keys, scopes = maintenance_handle(handle), 0, 0
     lines = await handle.engine.lines.names(handle.tenant, MARK)
     with trace_context.correlation(cause="expired"):
         for done, line in enumerate(lines, 1):
             scope = Scope.of_line(line.name)
-            if scope is not None and await viewed(keeper, scope, _has_expired):
-                count = await _lapse(keeper, scope)
+            if scope is not None and await read_scope(keeper, scope, _has_expired):
+                count = await _delete_expired(keeper, scope)
                 keys, scopes = keys + count, scopes + bool(count)
             if progress is not None:
                 progress(done, len(lines), line.name)
@@ -50,7 +50,7 @@ async def _has_expired(view: ScopeView) -> bool:
     return bool(await view.expired())
 
 
-async def _lapse(keeper: StoreHandle, scope: Scope) -> int:
+async def _delete_expired(keeper: StoreHandle, scope: Scope) -> int:
     count = 0
 
     async def edit(view: ScopeView) -> LineChange:
@@ -60,7 +60,7 @@ async def _lapse(keeper: StoreHandle, scope: Scope) -> int:
         gone = [name for key in dead for name in (key, names.ttl_name(key))]
         return LineChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
 
-    saving = edit_request(keeper, keeper.line(scope), LAPSE, edit)
+    saving = edit_request(keeper, keeper.line(scope), EXPIRY, edit)
     saving.if_changed = True
     await keeper.engine.writer.save(saving)
     return count

@@ -17,7 +17,7 @@ from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue, seen, viewed
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
 from holdfast.state.writer import KeyWrite, write
 
 When: TypeAlias = "datetime | int | str"
@@ -82,7 +82,7 @@ async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -
     """What a key held at a version."""
     line = handle.line(scope)
     point = await point_at(handle, line, version)
-    return await seen(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
+    return await read_line_at(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
 
 
 async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
@@ -91,7 +91,7 @@ async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, defa
     await handle.guard.allow("read", scope, (key,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    item = await seen(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
+    item = await read_line_at(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
     await handle.guard.saw(scope, (key,))
     return default if item is None else item.value
 
@@ -101,12 +101,12 @@ async def state_at(handle: StoreHandle, scope: Scope, when: When) -> dict[str, A
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    items = await seen(handle, line, point, ScopeView.items, moment_of(handle, when, point))
+    items = await read_line_at(handle, line, point, ScopeView.items, moment_of(handle, when, point))
     await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
 
-async def of(
+async def list_changes(
     handle: StoreHandle, scope: Scope, key: str | None, limit: int, before: int | HistoryEntry | None
 ) -> list[HistoryEntry]:
     """The changes of a scope, or of one key, the latest first."""
@@ -179,7 +179,7 @@ async def _versions_before(handle: StoreHandle, line: Line, point: StepRef, ever
 
     try:
         parent = await handle.engine.lines.find(line, Position(0, point.seq - 1)) if point.seq else None
-        return await seen(handle, line, parent, versions, point.time)
+        return await read_line_at(handle, line, parent, versions, point.time)
     except NotFoundError:
         return {}
 
@@ -200,7 +200,7 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
     # What has expired since would have by itself.
     then = {
         each: found
-        for each, found in (await seen(handle, line, point, stored, moment)).items()
+        for each, found in (await read_line_at(handle, line, point, stored, moment)).items()
         if not 0 < found.expires <= now
     }
 
@@ -213,7 +213,7 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
         ]
         return back + [KeyWrite(each, "delete") for each in here if each not in then]
 
-    found = await viewed(handle, scope, changes)
+    found = await read_scope(handle, scope, changes)
     if not found:
         return 0
     # Of a whole scope, also what others add meanwhile goes.

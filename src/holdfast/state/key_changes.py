@@ -18,7 +18,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
 
-Change: TypeAlias = Callable[[Any], Any]
+ValueFunction: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""
 
 Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
@@ -37,12 +37,12 @@ def nanoseconds(ttl: float | timedelta) -> int:
     return int(seconds * 1e9)
 
 
-def expiry(handle: StoreHandle, ttl: float | timedelta | None) -> int:
+def expiry_time(handle: StoreHandle, ttl: float | timedelta | None) -> int:
     """When something expires that lives so long from now on; 0 for never."""
     return 0 if ttl is None else handle.now() + nanoseconds(ttl)
 
 
-def setting(
+def set_change(
     handle: StoreHandle,
     scope: Scope,
     key: str,
@@ -55,11 +55,11 @@ def setting(
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
     check_on_conflict(on_conflict)
-    change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+    change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
     if on_conflict == "raise":
         change.expected = version
     elif version is not None and on_conflict != "overwrite":
-        change.compute = resolving(handle, scope, change, version, on_conflict)
+        change.compute = resolve_conflict(handle, scope, change, version, on_conflict)
     return change
 
 
@@ -69,8 +69,8 @@ def check_on_conflict(on_conflict: object) -> None:
         raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
 
 
-def computing(
-    handle: StoreHandle, key: str, function: Change, made: Callable[[Any], None] = lambda _: None
+def compute_change(
+    handle: StoreHandle, key: str, function: ValueFunction, made: Callable[[Any], None] = lambda _: None
 ) -> KeyWrite:
     """The change that gives a key what a function makes of its value; `made` is told what that was."""
     key = check_key(key)
@@ -83,7 +83,9 @@ def computing(
     return KeyWrite(key, compute=compute, keep_expiry=True)
 
 
-def resolving(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, on_conflict: OnConflict) -> Compute:
+def resolve_conflict(
+    handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, on_conflict: OnConflict
+) -> Compute:
     """Compute the value to write: that of the change, or if the key has another version than expected, a merge."""
     key, mine = change.key, change.packed
 
@@ -95,12 +97,12 @@ def resolving(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int
             new = on_conflict(current, unpack(handle.codec, mine))
             return None if new is MISSING else pack_value(handle, key, new)
         base = await history.stored_at(handle, scope, key, expected)
-        return _merged(handle, scope, key, base, live, mine)
+        return _merge_values(handle, scope, key, base, live, mine)
 
     return compute
 
 
-def _merged(
+def _merge_values(
     handle: StoreHandle, scope: Scope, key: str, base: StoredValue | None, live: StoredValue | None, mine: Packed
 ) -> Packed | None:
     """The value with the changes of both since the base. `ConflictError` if both changed the same."""

@@ -13,7 +13,7 @@ from holdfast.engine.model.operations import Operation, apply
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.context import HookedChange, packed_notes
+from holdfast.hooks.context import HookedChange, pack_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import ActivePoints, HookRegistry
 from holdfast.security.handle import StoreHandle
@@ -83,7 +83,7 @@ class KeyHooks:
     def noted(self, key: str) -> bytes:
         """What they noted of a key, packed; empty for nothing."""
         notes = self.notes.get(key)
-        return b"" if notes is None else packed_notes(self._handle.codec, notes)
+        return b"" if notes is None else pack_notes(self._handle.codec, notes)
 
     def _load(self, stored: Packed) -> Any:
         return unpack(self._handle.codec, stored)

@@ -39,17 +39,17 @@ def unpack_key(packed: bytes) -> str:
     return "" if name.startswith("\0") else name
 
 
-def expiring(packed: bytes) -> str:
+def expiring_key(packed: bytes) -> str:
     """The key whose time to expire a channel holds."""
     return unpack_name(packed)[len(_TTL) :]
 
 
-def place(prefix: str) -> bytes:
+def prefix_start(prefix: str) -> bytes:
     """Where keys that start so begin, in the order of keys."""
     return b"\x01" + prefix.encode() if prefix else FIRST
 
 
-def end(prefix: str) -> bytes | None:
+def prefix_end(prefix: str) -> bytes | None:
     """Where they end. None for the end of all."""
     return b"\x01" + prefix.encode() + b"\xff" if prefix else None
 

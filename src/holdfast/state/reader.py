@@ -106,9 +106,9 @@ class ScopeView:
         matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
         if self._held is None or limit == 0 or common is None:
             return []
-        start, stop = names.place(common), names.end(common)
+        start, stop = names.prefix_start(common), names.prefix_end(common)
         if after:
-            start = max(start, names.place(after) + b"\0")
+            start = max(start, names.prefix_start(after) + b"\0")
         found: list[str] = []
         while limit is None or len(found) < limit:
             packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
@@ -118,14 +118,14 @@ class ScopeView:
                 found += [key for key in page if key not in dead and (matches is None or matches(key))]
             if limit is None or len(page) < limit:
                 break
-            start = names.place(page[-1]) + b"\0"
+            start = names.prefix_start(page[-1]) + b"\0"
         return found[:limit]
 
     async def names(self, prefix: str, limit: int | None = None) -> list[str]:
         """The first keys that start so, also those that have expired: for those who let none expire."""
         if self._held is None:
             return []
-        start, stop = names.place(prefix), names.end(prefix)
+        start, stop = names.prefix_start(prefix), names.prefix_end(prefix)
         packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
         return list(map(names.unpack_key, packed))
 
@@ -147,15 +147,15 @@ class ScopeView:
         """The same, of those whose expiry is kept between two places."""
         last = names.TTL_LAST if stop is None else sort_key(stop)
         found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
-        times = {names.expiring(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
+        times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
     async def count(self, prefix: str = "") -> int:
         """How many keys there are, or how many start so."""
         if self._held is None:
             return 0
-        entries, end = self._handle.engine.entries, names.end(prefix)
-        total = await entries.count(self._line, self._held, names.place(prefix))
+        entries, end = self._handle.engine.entries, names.prefix_end(prefix)
+        total = await entries.count(self._line, self._held, names.prefix_start(prefix))
         after = 0 if end is None else await entries.count(self._line, self._held, end)
         return total - after - len(await self.expired(prefix))
 
@@ -182,14 +182,14 @@ class ScopeReader:
                 held = await handle.engine.states.get(line, point)
                 found = await ScopeView(handle, line, point, held, handle.now()).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
-                found = await viewed(handle, self._scope, lambda view: view.item(key))
+                found = await read_scope(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))
         return found
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
         """Keys in order."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
+        found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, ())
         return found
 
@@ -198,25 +198,25 @@ class ScopeReader:
     ) -> list[StateItem]:
         """The same, with values."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
+        found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, [item.key for item in found])
         return found
 
     async def count(self) -> int:
         """How many keys there are."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, ScopeView.count)
+        found = await read_scope(self._handle, self._scope, ScopeView.count)
         await self._handle.guard.saw(self._scope, ())
         return found
 
 
-async def viewed(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
     """Read the current state of a scope."""
     line = handle.line(scope)
     return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
 
 
-async def seen(
+async def read_line_at(
     handle: StoreHandle,
     line: Line,
     point: StepRef | None,

@@ -8,8 +8,8 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import OnConflict, check_on_conflict, resolving
-from holdfast.state.reader import ScopeView, StoredValue, viewed
+from holdfast.state.key_changes import OnConflict, check_on_conflict, resolve_conflict
+from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.writer import Check, KeyWrite, write
 
 _ATTEMPTS = 100
@@ -21,7 +21,7 @@ class _Content(NamedTuple):
     stored: dict[str, StoredValue]
 
 
-class _Changed(Exception):
+class _ConcurrentChange(Exception):
     """The scope changed since it was read."""
 
 
@@ -38,10 +38,12 @@ async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
     """Copy all keys into another scope."""
     _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
-    found = await viewed(handle, scope, _content)
+    found = await read_scope(handle, scope, _content)
     await handle.guard.saw(scope, list(found.stored))
     if found.stored:
-        await write(handle, {target: _puts(handle, target, found, on_conflict)}, _free(target, found, on_conflict))
+        await write(
+            handle, {target: _puts(handle, target, found, on_conflict)}, _require_free(target, found, on_conflict)
+        )
     return len(found.stored)
 
 
@@ -50,15 +52,15 @@ async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
     _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
     for _ in range(_ATTEMPTS):
-        found = await viewed(handle, scope, _content)
+        found = await read_scope(handle, scope, _content)
         await handle.guard.saw(scope, list(found.stored))
         if not found.stored:
             return 0
         gone = [KeyWrite(key, "delete") for key in found.stored]
-        checks = {scope: _unchanged(found), **_free(target, found, on_conflict)}
+        checks = {scope: _unchanged(found), **_require_free(target, found, on_conflict)}
         try:
             await write(handle, {scope: gone, target: _puts(handle, target, found, on_conflict)}, checks)
-        except _Changed:
+        except _ConcurrentChange:
             continue
         return len(found.stored)
     raise ConflictError(
@@ -75,11 +77,11 @@ def _puts(handle: StoreHandle, target: Scope, found: _Content, on_conflict: OnCo
     puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
     if on_conflict not in ("raise", "overwrite"):
         for put in puts:
-            put.compute = resolving(handle, target, put, 0, on_conflict)
+            put.compute = resolve_conflict(handle, target, put, 0, on_conflict)
     return puts
 
 
-def _free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope, Check]:
+def _require_free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope, Check]:
     async def check(view: ScopeView) -> None:
         for key in found.stored:
             if await view.version(key):
@@ -95,7 +97,7 @@ def _free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope
 def _unchanged(found: _Content) -> Check:
     async def check(view: ScopeView) -> None:
         if view.point != found.point:
-            raise _Changed
+            raise _ConcurrentChange
 
     return check
 

@@ -12,7 +12,7 @@ from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.security.handle import StoreHandle
-from holdfast.state.reader import ScopeView, viewed
+from holdfast.state.reader import ScopeView, read_scope
 
 _LAST = "\U0010ffff"
 _LEAST = 64
@@ -29,7 +29,7 @@ class ScopeInfo(NamedTuple):
     updated: datetime
 
 
-async def scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
+async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
     """A page of scopes in the order of their text. Who may not read a scope is not told that it is there."""
     prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
     matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
@@ -46,17 +46,17 @@ async def scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, lim
         meant = [each for each in named if str(each).startswith(prefix) and (not matches or matches(str(each)))]
         for scope in await handle.guard.visible(meant):
             if len(found) < limit:
-                found += await _shown(handle, scope)
+                found += await _describe(handle, scope)
         if len(rows) < page:
             break
         first = str(rows[-1].key[1]) + "\0"
     return found
 
 
-async def _shown(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
+async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
     line: Line = handle.line(scope)
     (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
     if not rows:
         return []
     point = StepRef.of(rows[0])
-    return [ScopeInfo(scope, await viewed(handle, scope, ScopeView.count), point.seq + 1, to_datetime(point.time))]
+    return [ScopeInfo(scope, await read_scope(handle, scope, ScopeView.count), point.seq + 1, to_datetime(point.time))]

@@ -23,7 +23,7 @@ class ScopeParts(TypedDict, total=False):
     custom: str | None
 
 
-def named(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
+def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
     """The scope that a caller names."""
     if scope is None:
         return handle.guard.scope(cast(Mapping[str, Any], parts))

@@ -14,7 +14,7 @@ from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scope_copy
-from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
+from holdfast.state.key_changes import OnConflict, ValueFunction, compute_change, expiry_time, set_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
@@ -87,7 +87,7 @@ class StateOperations:
         the value three ways with what is there and what was there at that version; a function is called with the
         current value and this one, and returns what to write.
         """
-        (done,) = await self._write([setting(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
+        (done,) = await self._write([set_change(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
 
     @sync_and_async
@@ -112,7 +112,7 @@ class StateOperations:
         return done.version
 
     @sync_and_async
-    async def change(self, key: str, function: Change, default: Any = MISSING) -> Any:
+    async def change(self, key: str, function: ValueFunction, default: Any = MISSING) -> Any:
         """Give a key what a function makes of its current value. Nobody's change in between is lost: if there is one,
         the function is called again. Returns the new value.
 
@@ -120,7 +120,7 @@ class StateOperations:
         It may be called several times and does nothing else.
         """
         made: list[Any] = []
-        change = computing(
+        change = compute_change(
             self._handle,
             self._key(key),
             # It may change what it is given, and must find the default as it was when it is called again.
@@ -142,7 +142,7 @@ class StateOperations:
         self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: float | timedelta | None = None
     ) -> dict[str, int]:
         """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
-        expires = expiry(self._handle, ttl)
+        expires = expiry_time(self._handle, ttl)
         changes = {}
         for key, value in validation.require_mapping(values, "set of values").items():
             if (name := self._key(key)) in changes:
@@ -160,9 +160,9 @@ class StateOperations:
     @sync_and_async
     async def expire(self, key: str, ttl: float | timedelta | None) -> int:
         """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFoundError`."""
-        change = computing(self._handle, self._key(key), lambda value: value)
+        change = compute_change(self._handle, self._key(key), lambda value: value)
         change.action, change.keep_expiry, change.must_exist = "expire", False, True
-        change.expires = expiry(self._handle, ttl)
+        change.expires = expiry_time(self._handle, ttl)
         (done,) = await self._write([change])
         return done.version
 
@@ -195,7 +195,9 @@ class StateOperations:
         """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
         after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
         is older than that."""
-        return await history.of(self._handle, self.scope, key, validation.require_count(limit, "limit"), before)
+        return await history.list_changes(
+            self._handle, self.scope, key, validation.require_count(limit, "limit"), before
+        )
 
     @sync_and_async
     async def at(self, when: datetime | int | str) -> dict[str, Any]:

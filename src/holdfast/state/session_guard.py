@@ -29,7 +29,7 @@ class MaintenanceGuard(Guard):
         self.actor = actor
 
 
-def kept_by(handle: StoreHandle) -> StoreHandle:
+def maintenance_handle(handle: StoreHandle) -> StoreHandle:
     """The same handle, for what is done in its name to the lines of ours."""
     return StoreHandle(handle.engine, handle.tenant, MaintenanceGuard(handle.guard.actor))
 
@@ -42,17 +42,17 @@ def session_of(scope: Scope) -> Scope | None:
     return None
 
 
-def mark(handle: StoreHandle, session: Scope) -> Key:
+def ended_key(handle: StoreHandle, session: Scope) -> Key:
     """The key of the mark that a session leaves when it ends."""
     return (*handle.line(session), _KIND, _MARK, "")
 
 
-def inside(handle: StoreHandle, session: Scope) -> Key:
+def inside_key(handle: StoreHandle, session: Scope) -> Key:
     """The key of the row that is another one after each time that a scope was made inside a session's."""
     return (*handle.line(session), _KIND, _INSIDE, "")
 
 
-def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
+def sessions_active(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
     """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
     sessions: dict[Scope, list[Scope]] = {}
     for scope in scopes:
@@ -60,7 +60,7 @@ def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
             sessions.setdefault(session, []).append(scope)
     if not sessions:
         return None
-    conditions = {session: not_ended(handle, session) for session in sessions}
+    conditions = {session: session_active(handle, session) for session in sessions}
 
     async def guards(again: bool) -> list[Change]:
         found: list[Change] = []
@@ -68,27 +68,27 @@ def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
             if any(handle.engine.lines.cached_tip(line) is None for line in lines):
-                found.append(Put(LINKS, Row(inside(handle, session), (rng.getrandbits(62), ""))))
+                found.append(Put(LINKS, Row(inside_key(handle, session), (rng.getrandbits(62), ""))))
         return found
 
     return guards
 
 
-def not_ended(handle: StoreHandle, session: Scope) -> Preconditions:
+def session_active(handle: StoreHandle, session: Scope) -> Preconditions:
     """The condition that a session has not ended. `DeniedError` if it has."""
-    condition = Expect(LINKS, mark(handle, session), None)
+    condition = Expect(LINKS, ended_key(handle, session), None)
 
     async def guards(again: bool) -> list[Expect]:
         if again:
             (found,) = await handle.engine.context.backend.read([Get(LINKS, [condition.key])])
             if found:
-                raise ended(session)
+                raise ended_error(session)
         return [condition]
 
     return guards
 
 
-def ended(session: Scope) -> DeniedError:
+def ended_error(session: Scope) -> DeniedError:
     """The error for a write to a session that has ended."""
     return DeniedError(
         "the session has ended, and takes no more writes",

@@ -26,9 +26,9 @@ from holdfast.engine.row_format import StepRef
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import expiry
+from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 
@@ -63,9 +63,9 @@ class TransactionChanges:
             memo = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
             part.looked, part.point = True, None if memo is None else memo.point
         try:
-            found = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+            found = await read_line_at(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
         except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
-            raise _stale(scope, key) from None
+            raise _stale_error(scope, key) from None
         await self.handle.guard.saw(scope, (key,))
         part.reads[key] = 0 if found is None else found.version
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
@@ -95,9 +95,9 @@ class TransactionChanges:
         async def check(view: ScopeView) -> None:
             for key, version in part.reads.items():
                 if await view.version(key) != version:
-                    raise _stale(scope, key)
+                    raise _stale_error(scope, key)
             if part.point is not None and view.point != part.point and not await self._goes_on(scope, part.point):
-                raise _stale(scope, next(iter(part.reads)))
+                raise _stale_error(scope, next(iter(part.reads)))
 
         return check
 
@@ -113,16 +113,18 @@ class TransactionChanges:
         memo = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
         point = None if memo is None else memo.point
         try:
-            await seen(self.handle, line, point, self._check(scope, part))  # also what has expired since is out of date
+            await read_line_at(
+                self.handle, line, point, self._check(scope, part)
+            )  # also what has expired since is out of date
         except NotFoundError:
-            raise _stale(scope, next(iter(part.reads))) from None
+            raise _stale_error(scope, next(iter(part.reads))) from None
         if memo is None or point is None:
             return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
         after = (*line, point.branch, point.seq + 1)
         return [Expect(LINES, tuple(line), tuple(memo.info)), Expect(STEPS, after, None)]
 
 
-def _stale(scope: Scope, key: str) -> ConflictError:
+def _stale_error(scope: Scope, key: str) -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
         where=f"key {key!r} of {scope}",
@@ -142,7 +144,7 @@ class TransactionOperations:
         """Give a key a value."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)
-        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
         self._pending.put(self.scope, change)
 
     def delete(self, key: str) -> None:

@@ -36,7 +36,7 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
-from holdfast.state.reader import seen
+from holdfast.state.reader import read_line_at
 
 DELETED = "deleted"
 """The action of a change that tells that a whole scope was deleted."""
@@ -51,7 +51,7 @@ _MANY = 64
 """Of more scopes than this, only the first are asked between times whether this process changed them."""
 
 
-class _Place(NamedTuple):
+class _WatchPosition(NamedTuple):
     """How far one has got in a scope: before which step, how much of it was told already, and after which."""
 
     number: int = 0
@@ -59,7 +59,7 @@ class _Place(NamedTuple):
     after: str = ""
 
 
-_Places: TypeAlias = Mapping[Scope, _Place]
+_Positions: TypeAlias = Mapping[Scope, _WatchPosition]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -105,7 +105,7 @@ class WatchOperations:
         self._matches = matcher(pattern)
         self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
         self._nested = nested
-        self._places: dict[Scope, _Place] | None = None if cursor is None else self._opened(cursor)
+        self._places: dict[Scope, _WatchPosition] | None = None if cursor is None else self._opened(cursor)
         self._told: Callable[[], str] | None = None
         self._waiting: deque[WatchedChange] = deque()
         self._known: dict[Line, LineTip | None] = {}
@@ -191,7 +191,9 @@ class WatchOperations:
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
         heads = await self._handle.engine.context.backend.read(queries)
-        self._places = {scope: _after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows}
+        self._places = {
+            scope: _position_after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows
+        }
 
     async def _look(self) -> list[WatchedChange]:
         """What there is to be told now. Nothing is held to be told if this is cancelled."""
@@ -202,17 +204,17 @@ class WatchOperations:
         self._known = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
         queries: list[Query] = []
         for scope in scopes:
-            place, line = places.get(scope, _Place()), self._handle.line(scope)
+            place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
         found = await self._handle.engine.context.backend.read(queries)
-        trail, telling = _Trail(places), _Telling(self._handle, self._matches, self._encoded)
+        trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encoded)
         for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
-            await telling.add(trail, scope, places.get(scope, _Place()), last, rows)
+            await telling.add(trail, scope, places.get(scope, _WatchPosition()), last, rows)
         self._places = trail.places()
         return telling.changes
 
-    async def _scopes(self, places: _Places) -> list[Scope]:
+    async def _scopes(self, places: _Positions) -> list[Scope]:
         """The scopes to be looked at: those that are known, and those that are new."""
         if not self._nested:
             return [self._scope]
@@ -228,18 +230,18 @@ class WatchOperations:
 
     # Cursors ----------------------------------------------------------------------------------------------------
 
-    def _encoded(self, places: _Places) -> str:
+    def _encoded(self, places: _Positions) -> str:
         content = [self._nested, {str(scope): tuple(place) for scope, place in places.items()}]
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode()
 
-    def _opened(self, cursor: str) -> dict[Scope, _Place]:
+    def _opened(self, cursor: str) -> dict[Scope, _WatchPosition]:
         """The places that a cursor names. An empty one is before everything."""
         if cursor == "":
             return {}
         try:
             content = base64.b64decode(cursor, altchars=b"-_", validate=True)
             nested, places = msgspec.json.decode(content, type=tuple[bool, dict[str, tuple[_Number, _Number, str]]])
-            found = {Scope.parse(text): _Place(*place) for text, place in places.items()}
+            found = {Scope.parse(text): _WatchPosition(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
             raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
         inside = self._scope.contains if self._nested else self._scope.__eq__
@@ -252,19 +254,19 @@ class WatchOperations:
         return found
 
 
-class _Trail:
+class _PositionLog:
     """The places that one look passed, in order: None for a scope that was gone."""
 
-    def __init__(self, before: _Places) -> None:
+    def __init__(self, before: _Positions) -> None:
         self._before = before
-        self._passed: list[tuple[Scope, _Place | None]] = []
+        self._passed: list[tuple[Scope, _WatchPosition | None]] = []
 
-    def passed(self, scope: Scope, place: _Place | None) -> int:
+    def passed(self, scope: Scope, place: _WatchPosition | None) -> int:
         """One got so far. Returns how many places that makes."""
         self._passed.append((scope, place))
         return len(self._passed)
 
-    def places(self, count: int | None = None) -> dict[Scope, _Place]:
+    def places(self, count: int | None = None) -> dict[Scope, _WatchPosition]:
         """How far one had got in each scope, after so many places, or after all."""
         found = dict(self._before)
         for scope, place in self._passed[:count]:
@@ -275,21 +277,25 @@ class _Trail:
         return found
 
 
-class _Telling:
+class _ChangeCollector:
     """The changes of one look, with the place after each."""
 
-    def __init__(self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Places], str]) -> None:
+    def __init__(
+        self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Positions], str]
+    ) -> None:
         self.changes: list[WatchedChange] = []
         self._handle = handle
         self._matches = matches
         self._encode = encode
 
-    async def add(self, trail: _Trail, scope: Scope, place: _Place, last: Sequence[Row], rows: Sequence[Row]) -> None:
+    async def add(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition, last: Sequence[Row], rows: Sequence[Row]
+    ) -> None:
         """What happened in a scope: given the step before one's place, and those from there on."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
             self._of_scope(trail, scope, None, DELETED)
-            place = _Place()
+            place = _WatchPosition()
             (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
             point = StepRef.of(row)
@@ -304,23 +310,29 @@ class _Telling:
                     await self._step(trail, scope, place, line, row)
                 except NotFoundError:
                     return  # pruned or deleted just now: the next look will tell so
-            place = _after(point)
+            place = _position_after(point)
             trail.passed(scope, place)
         self._pruned(trail, scope, gone)
 
-    def _pruned(self, trail: _Trail, scope: Scope, gone: Sequence[StepRef]) -> None:
+    def _pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
         if gone:
             first, last = gone[0], gone[-1]
-            self._of_scope(trail, scope, _after(last), PRUNED, first.seq + 1, last.seq + 1)
+            self._of_scope(trail, scope, _position_after(last), PRUNED, first.seq + 1, last.seq + 1)
 
     def _of_scope(
-        self, trail: _Trail, scope: Scope, place: _Place | None, action: str, before: int = 0, version: int = 0
+        self,
+        trail: _PositionLog,
+        scope: Scope,
+        place: _WatchPosition | None,
+        action: str,
+        before: int = 0,
+        version: int = 0,
     ) -> None:
         """Something that befell the whole scope."""
         past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
         self._tell(trail, scope, place, past, MISSING)
 
-    async def _step(self, trail: _Trail, scope: Scope, place: _Place, line: Line, row: Row) -> None:
+    async def _step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
         point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
@@ -335,7 +347,11 @@ class _Telling:
                 value = await self._value(line, point, past.key, put.get(pack_name(past.key)))
             shown.append(past.key)
             self._tell(
-                trail, scope, _after(point) if number == len(every) else place._replace(told=number), past, value
+                trail,
+                scope,
+                _position_after(point) if number == len(every) else place._replace(told=number),
+                past,
+                value,
             )
         if shown:
             await self._handle.guard.saw(scope, shown)
@@ -345,10 +361,12 @@ class _Telling:
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
             return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
-        found = await seen(self._handle, line, point, lambda view: view.stored(key))
+        found = await read_line_at(self._handle, line, point, lambda view: view.stored(key))
         return MISSING if found is None else unpack(codec, found.entry.value)
 
-    def _tell(self, trail: _Trail, scope: Scope, place: _Place | None, past: history.HistoryEntry, value: Any) -> None:
+    def _tell(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition | None, past: history.HistoryEntry, value: Any
+    ) -> None:
         count, encode = trail.passed(scope, place), self._encode
         told = WatchedChange(
             scope=scope,
@@ -367,8 +385,8 @@ class _Telling:
         self.changes.append(told)
 
 
-def _after(point: StepRef) -> _Place:
-    return _Place(point.seq + 1, 0, _hash(point))
+def _position_after(point: StepRef) -> _WatchPosition:
+    return _WatchPosition(point.seq + 1, 0, _hash(point))
 
 
 def _hash(point: StepRef) -> str:

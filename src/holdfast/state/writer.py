@@ -26,7 +26,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
-from holdfast.state.session_guard import alive
+from holdfast.state.session_guard import sessions_active
 
 if TYPE_CHECKING:
     from holdfast.state.key_hooks import KeyHooks
@@ -112,7 +112,7 @@ async def commit(
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
     together = [*(edit.saving for edit in edits), *savings]
-    for more in (guards, alive(handle, writes)):
+    for more in (guards, sessions_active(handle, writes)):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)
@@ -249,7 +249,7 @@ class _LineEdit:
             put += parts
         elif stored is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
             change = diff(stored.entry.value, packed)
-            put.append((packed_key, _same(packed) if change is None else change))
+            put.append((packed_key, _unchanged(packed) if change is None else change))
         else:
             put.append((packed_key, Set(flatten(packed))))
         expires = each.expires
@@ -297,7 +297,7 @@ class _LineEdit:
         made = self._audit.rows(id)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
-            made += artifact_links.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
+            made += artifact_links.link_rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
         return made
 
 
@@ -309,7 +309,7 @@ def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks |
     return key_hooks
 
 
-def _same(packed: Packed) -> Operation:
+def _unchanged(packed: Packed) -> Operation:
     """The change that leaves a value as it is, and yet is one: the key gets a new version."""
     if as_map(packed) is not None:
         return EditMap()

@@ -10,7 +10,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.security.access.identity import identity_of
+from holdfast.security.access.identity import parse_identity
 from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class AuditOperations:
         await self._recorder.flush()
         now = to_datetime(self._handle.now()).astimezone()
         question = query.AuditQuery(
-            "" if actor == "" else None if actor is None else str(identity_of(actor)),
+            "" if actor == "" else None if actor is None else str(parse_identity(actor)),
             "" if scope is None else str(self._handle.guard.scope(scope)),
             key,
             kind,
@@ -69,7 +69,7 @@ class AuditOperations:
             max(_moment(since, now) - _MICROSECOND, 0),
             _moment(until, now),
         )
-        return await query.look(self._handle, question, validation.require_count(limit, "limit"), after)
+        return await query.query_audit(self._handle, question, validation.require_count(limit, "limit"), after)
 
     @sync_and_async
     async def verify(self) -> AuditReport:

@@ -14,9 +14,9 @@ from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMo
 from holdfast.security.access.policy import Policy, Right
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import StoreHandle
-from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
+from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, to_grant
 from holdfast.state.api import ScopedOperations
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 
 def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:
@@ -82,10 +82,10 @@ class IdentityOperations(ScopedOperations):
         What was granted to oneself cannot be passed on. `keys`, `below` and `until` are as in `store.access.grant`;
         below a scope, only what is one's own is granted.
         """
-        mine = self.identity.scope if scope is None and not parts else named(self._handle, scope, parts)
+        mine = self.identity.scope if scope is None and not parts else parse_scope(self._handle, scope, parts)
         await self._check_own("grant", mine)
-        asked = wanted(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
-        return shown(await self._access.grant(asked), self._handle.now())
+        asked = build_request(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
+        return to_grant(await self._access.grant(asked), self._handle.now())
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
@@ -96,19 +96,19 @@ class IdentityOperations(ScopedOperations):
         mine = [each for each in await self._of_own(dead=True) if each.id == id]
         if not mine:
             await self._guard.refused("revoke", self.identity.scope, (), _NOT_OWN)
-        return shown(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
+        return to_grant(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
 
     @sync_and_async
     async def grants(self, *, dead: bool = False) -> list[Grant]:
         """Who was granted what of one's own scopes; with `dead`, also what was revoked or has expired in the last
         weeks."""
-        return [shown(each, self._handle.now()) for each in await self._of_own(dead=dead)]
+        return [to_grant(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
     @sync_and_async
     async def granted(self, *, dead: bool = False) -> list[Grant]:
         """What one was granted oneself, not counting what groups were."""
         found = await self._access.grants(str(self.identity), dead=dead)
-        return [shown(each, self._handle.now()) for each in found]
+        return [to_grant(each, self._handle.now()) for each in found]
 
     async def _of_own(self, *, dead: bool) -> list[GrantRecord]:
         found = await self._access.grants(dead=dead)

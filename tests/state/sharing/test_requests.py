@@ -21,7 +21,7 @@ from holdfast.errors import (
     RequestTimeoutError,
     TransientError,
 )
-from holdfast.state.reader import viewed
+from holdfast.state.reader import read_scope
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
@@ -40,7 +40,7 @@ def store(clock: Clock) -> Iterator[Store]:
 
 def keys(store: Store, name: str = "planner") -> list[str]:
     requests = store.sharing.requests(name)
-    return run(viewed(store._handle, requests._place.own, lambda view: view.keys()))
+    return run(read_scope(store._handle, requests._place.own, lambda view: view.keys()))
 
 
 def test_a_call_is_answered(store: Store) -> None:

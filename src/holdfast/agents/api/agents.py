@@ -31,8 +31,8 @@ from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.hooks.feature_hooks import calling
-from holdfast.security.audit.retain import remove
+from holdfast.hooks.feature_hooks import call_hooks
+from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 
 _MAX_CREATIONS = 1000
@@ -206,7 +206,7 @@ class AgentsOperations:
             permit = await line.allow("write")
             newest = await line.point()
             summary = listing.read_summary(newest)
-            hooks = await calling(
+            hooks = await call_hooks(
                 handle.engine,
                 "agent.delete",
                 scope=str(line.scope),
@@ -223,7 +223,7 @@ class AgentsOperations:
                 return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
 
             guards = both_preconditions(permit.guards, require_unchanged)
-            await remove(handle.engine, [line.line], handle.guard.actor, guards)
+            await remove_lines(handle.engine, [line.line], handle.guard.actor, guards)
             hooks.done(newest.depth + 1, newest.id)
 
     # History --------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
+from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
 
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
@@ -397,7 +397,7 @@ class AgentPersister:
             value = {name: getattr(data, name) for name in _DICTS}
             value["fields"] = {**data.undeclared_fields, **self.spec.persist(self.agent)}
             value = codec.unpack(codec.pack(value))  # a copy: the agent's own changes are not those of hooks
-        hooks = await calling(
+        hooks = await call_hooks(
             engine,
             hook,
             scope=scope,

@@ -16,7 +16,7 @@ from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, u
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
-from holdfast.hooks.feature_hooks import calling
+from holdfast.hooks.feature_hooks import call_hooks
 
 FORMAT = 1
 
@@ -62,7 +62,7 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     permit = await line.allow("write")
     if await line.newest() is not None:
         raise agent_exists_error(line)
-    hooks = await calling(
+    hooks = await call_hooks(
         line.handle.engine,
         "agent.create",
         scope=str(line.scope),

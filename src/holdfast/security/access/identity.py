@@ -62,7 +62,7 @@ def owns(mine: Scope, scope: Scope) -> bool:
     return all(part.kind in OWN_KINDS for part in parts[length:])
 
 
-def check_plain(scope: object) -> Scope:
+def require_scope(scope: object) -> Scope:
     """A scope that is one and nothing else: not something that says another name each time it is asked."""
     if type(scope) is Scope and type(scope.parts) is tuple:
         for part in scope.parts:
@@ -75,7 +75,7 @@ def check_plain(scope: object) -> Scope:
     )
 
 
-def holder(to: object) -> str:
+def parse_holder(to: object) -> str:
     """Who is given a right: the text of an identity, or `group:` and the name of a group."""
     if isinstance(to, Identity):
         return str(to)
@@ -87,18 +87,18 @@ def holder(to: object) -> str:
             hint='Such as "agent:researcher", or "group:editors"',
         )
     if to.startswith(GROUP):
-        return GROUP + group_name(to[len(GROUP) :])
+        return GROUP + check_group(to[len(GROUP) :])
     return str(Identity.parse(to))
 
 
-def group_name(name: object) -> str:
+def check_group(name: object) -> str:
     """The name of a group, in its normal form."""
     return check_key(name, "name of a group")
 
 
-def identity_of(who: Identity | Scope | str) -> Identity:
+def parse_identity(who: Identity | Scope | str) -> Identity:
     """The identity that is named; no group."""
-    text = holder(who)
+    text = parse_holder(who)
     if text.startswith(GROUP):
         raise InvalidError("this is for identities, not for groups", where=text)
     return Identity.parse(text)

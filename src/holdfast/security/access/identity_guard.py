@@ -12,10 +12,10 @@ from holdfast.engine.guard import UNCONDITIONAL, Action, Guard, Permit
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import DeniedError, InvalidError
-from holdfast.security.access.identity import OWN_KINDS, Identity, check_plain
+from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
 from holdfast.security.access.policy import Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
-from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escaped
+from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")
@@ -67,10 +67,10 @@ class IdentityGuard(Guard):
         """The scope that is named. A name that is none is noted."""
         try:
             if isinstance(parts, Scope):
-                return Scope.of(**dict(check_plain(parts).parts))
+                return Scope.of(**dict(require_scope(parts).parts))
             return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
         except InvalidError as error:
-            self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
+            self._notes.hostile(self.actor, _describe_scope(parts), "", error.what, wait=self.how.waits)
             raise
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:
@@ -78,14 +78,14 @@ class IdentityGuard(Guard):
         try:
             return check_key(text, what)
         except InvalidError as error:
-            self._notes.hostile(self.actor, escaped(str(where)), text, error.what, wait=self.how.waits)
+            self._notes.hostile(self.actor, escape(str(where)), text, error.what, wait=self.how.waits)
             raise
 
     # Rights ---------------------------------------------------------------------------------------------------
 
     def owns(self, scope: Scope) -> bool:
         """Whether a scope is the identity's own."""
-        parts = check_plain(scope).parts
+        parts = require_scope(scope).parts
         if parts == self._own:
             return True
         return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
@@ -100,12 +100,12 @@ class IdentityGuard(Guard):
         elif how.mode != "custom" and self.owns(scope):
             return UNCONDITIONAL
         elif how.policy is not None:
-            refusal = by_policy(how.policy, action, check_plain(scope), keys)
+            refusal = check_policy(how.policy, action, require_scope(scope), keys)
             if refusal is None:
                 return UNCONDITIONAL
         else:
             memo = await self._access.fresh()
-            refusal = self.decide(await self._rights(memo), action, check_plain(scope), keys)
+            refusal = self.decide(await self._rights(memo), action, require_scope(scope), keys)
             if refusal is None:
                 return Permit(self._conditions(action, scope, tuple(keys), memo))
         raise await self.refused(action, scope, keys, refusal)
@@ -113,12 +113,12 @@ class IdentityGuard(Guard):
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
         if self.how.policy is not None:
-            return [each for each in scopes if by_policy(self.how.policy, "read", check_plain(each), ()) is None]
+            return [each for each in scopes if check_policy(self.how.policy, "read", require_scope(each), ()) is None]
         rights, own = await self._rights(await self._access.fresh()), self.how.mode != "custom"
         return [
             each
             for each in scopes
-            if (own and self.owns(each)) or self.decide(rights, "read", check_plain(each), ()) is None
+            if (own and self.owns(each)) or self.decide(rights, "read", require_scope(each), ()) is None
         ]
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ class IdentityGuard(Guard):
         if self.how.mode == "custom":
             if rights.role is None:
                 return DenialReason(f"there is no role {self.how.role!r}", "The store's owner can define it")
-            return by_policy(rights.role, action, scope, keys)
+            return check_policy(rights.role, action, scope, keys)
         verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
         if False in verdicts:
             return DenialReason("a role denies it", "Roles are the store's owner's to change")
@@ -167,13 +167,15 @@ class IdentityGuard(Guard):
             dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
             if dead is not None and dead.revoked:
                 return DenialReason(
-                    f"the grant {dead.id} was revoked at {_shown(dead.revoked)}",
+                    f"the grant {dead.id} was revoked at {_format_time(dead.revoked)}",
                     "Ask for another",
                     code="grant-revoked",
                 )
             if dead is not None:
                 return DenialReason(
-                    f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", code="grant-expired"
+                    f"the grant {dead.id} expired at {_format_time(dead.until)}",
+                    "Ask for another",
+                    code="grant-expired",
                 )
             if key is None and live:
                 return DenialReason(
@@ -202,8 +204,10 @@ class IdentityGuard(Guard):
             self._known = (memo.point.hash, rights)
         return rights
 
-    def _conditions(self, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None) -> _Conditions:
-        return _Conditions(self, action, scope, keys, memo)
+    def _conditions(
+        self, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
+    ) -> _PermitConditions:
+        return _PermitConditions(self, action, scope, keys, memo)
 
     async def again(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
         """Whether it is still allowed, by what the store says now, and the conditions that it stays so."""
@@ -218,7 +222,7 @@ class IdentityGuard(Guard):
         return self._access.unchanged(memo)
 
 
-class _Conditions:
+class _PermitConditions:
     """The conditions of a permit: at the first attempt what it was given on, later what the store says by then."""
 
     def __init__(
@@ -232,7 +236,7 @@ class _Conditions:
         return await self._guard.again(*self._what) if again else self._guard.unchanged(self._memo)
 
 
-def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
+def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
     """Whether a policy allows something. None if it does."""
     verdict = policy.verdict(action, scope, keys)
     if verdict:
@@ -243,12 +247,12 @@ def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str])
     )
 
 
-def _named(parts: object) -> str:
+def _describe_scope(parts: object) -> str:
     """What somebody gave for a scope, as it is noted."""
     if isinstance(parts, Mapping):
-        return escaped("/".join(f"{kind}:{escaped(name)}" for kind, name in parts.items()))
-    return escaped(parts)
+        return escape("/".join(f"{kind}:{escape(name)}" for kind, name in parts.items()))
+    return escape(parts)
 
 
-def _shown(time: int) -> str:
+def _format_time(time: int) -> str:
     return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")

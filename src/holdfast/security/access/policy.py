@@ -119,7 +119,7 @@ class Policy:
         return policy
 
 
-def stored_policy(rules: object, where: str) -> Policy:
+def load_policy(rules: object, where: str) -> Policy:
     """A policy as it was read from the store. `CorruptError` if it is none."""
     try:
         return Policy.of(rules)

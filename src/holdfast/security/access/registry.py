@@ -21,14 +21,14 @@ from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntrie
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
-from holdfast.security.access.policy import Policy, Right, stored_policy
+from holdfast.security.access.policy import Policy, Right, load_policy
 from holdfast.security.system_lines import ACCESS
 
-KEPT = 30 * 86400 * 10**9
+RETENTION = 30 * 86400 * 10**9
 """How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""
 
 # Names of entries. What a name is made of is quoted: no slash is left in it.
-_GRANT, _HELD, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+_GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
 
 
 class IdentityRights(NamedTuple):
@@ -90,20 +90,20 @@ class AccessRegistry:
             grants: dict[str, list[GrantRecord]] = {}
             roles: dict[str, Policy] = {}
             for each in holders:
-                held = await entries.with_prefix(_HELD + quoted(each) + "/")
+                held = await entries.with_prefix(_BY_HOLDER + quoted(each) + "/")
                 for found in held.values():
                     grant = GrantRecord.stored(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
                 for name in await entries.with_prefix(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
                     if rules is not None:
-                        roles[name] = stored_policy(rules, f"role {name!r}")
+                        roles[name] = load_policy(rules, f"role {name!r}")
             named = await entries.find(_ROLE + quoted(role)) if role else None
             return IdentityRights(
                 grants,
                 tuple(roles.values()),
                 await entries.find(_PARENT + quoted(me)) is not None,
-                None if named is None else stored_policy(named, f"role {role!r}"),
+                None if named is None else load_policy(named, f"role {role!r}"),
             )
 
         return await self._line.read_at(None if memo is None else memo.point, look)
@@ -111,7 +111,7 @@ class AccessRegistry:
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
         expired not long ago, too."""
-        prefix = _HELD + (quoted(to) + "/" if to else "")
+        prefix = _BY_HOLDER + (quoted(to) + "/" if to else "")
         found = await self._line.read(lambda entries: entries.with_prefix(prefix))
         grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
@@ -128,7 +128,7 @@ class AccessRegistry:
     async def roles(self) -> dict[str, Policy]:
         """Roles, and what they allow."""
         found = await self._line.read(lambda entries: entries.with_prefix(_ROLE))
-        return {unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
+        return {unquoted(name): load_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
         """Who has which roles: identities, and `group:` and groups."""
@@ -162,11 +162,11 @@ class AccessRegistry:
             self._actor,
             now,
         )
-        prefix = _HELD + quoted(grant.to) + "/"
+        prefix = _BY_HOLDER + quoted(grant.to) + "/"
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
             old = await entries.with_prefix(prefix)
-            gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - KEPT]
+            gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - RETENTION]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
             put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
             return LineChange(self._line.pack(put), removed, [self._told("grant", grant)])
@@ -180,7 +180,7 @@ class AccessRegistry:
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
             to = await entries.find(_GRANT + quoted(id)) if id else None
-            found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
+            found = None if to is None else await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
             if found is None:
                 raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
             grant = GrantRecord.stored(found, ACCESS)
@@ -198,7 +198,7 @@ class AccessRegistry:
         taken: list[int] = []
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
-            held = await entries.with_prefix(_HELD + quoted(to) + "/")
+            held = await entries.with_prefix(_BY_HOLDER + quoted(to) + "/")
             now = self._clock()
             live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
             revoked = self._revoked(live, [])
@@ -221,7 +221,7 @@ class AccessRegistry:
         for grant in grants:
             # One that is dead already keeps the time at which it died.
             last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
-            put[f"{_HELD}{quoted(grant.to)}/{grant.id}"] = last.plain()
+            put[f"{_BY_HOLDER}{quoted(grant.to)}/{grant.id}"] = last.plain()
             events.append(self._told("revoke", last))
             done.append(last)
         return LineChange(self._line.pack(put), (), events)
@@ -230,11 +230,11 @@ class AccessRegistry:
         """Take identities into a group."""
         if group == EVERYONE:
             raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
-        await self._set("join", {_member(each, group): True for each in identities}, f"{GROUP}{group}", identities)
+        await self._set("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
 
     async def leave(self, group: str, identities: Sequence[str]) -> None:
         """Take identities out of a group. `NotFoundError` if one is not in it."""
-        await self._drop("leave", [_member(each, group) for each in identities], f"{GROUP}{group}", identities)
+        await self._drop("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
 
     async def define(self, role: str, policy: Policy) -> None:
         """Keep a policy under the name of a role, in place of what was there."""
@@ -299,5 +299,5 @@ async def _groups_of(entries: SystemLineEntries, identity: str) -> list[str]:
     return [EVERYONE, *map(unquoted, await entries.with_prefix(_MEMBER + quoted(identity) + "/"))]
 
 
-def _member(identity: str, group: str) -> str:
+def _member_name(identity: str, group: str) -> str:
     return f"{_MEMBER}{quoted(identity)}/{quoted(group)}"

@@ -26,7 +26,14 @@ from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import REMOVE, STEP
-from holdfast.security.audit.verify import AuditedStep, AuditFinding, chain, lines_of, mismatches, steps_of
+from holdfast.security.audit.verify import (
+    AuditedStep,
+    AuditFinding,
+    audited_lines,
+    audited_steps,
+    chain_name,
+    find_mismatches,
+)
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
@@ -58,11 +65,11 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
             file.write(line)
 
         write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
-        lines = await lines_of(engine, tenant)
+        lines = await audited_lines(engine, tenant)
         for line in lines:
-            async for told in steps_of(engine, line):
+            async for told in audited_steps(engine, line):
                 write(_document(engine, line, told))
-                heads[chain(line, told.point.branch)] = (told.point.seq + 1, told.point.hash.hex())
+                heads[chain_name(line, told.point.branch)] = (told.point.seq + 1, told.point.hash.hex())
                 steps += 1
                 rows += len(told.rows)
         write({"heads": heads})
@@ -74,7 +81,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
 
 def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
     point, step, rows, problem = told
-    found: dict[str, Any] = {"line": chain(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
+    found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
         return found | ({"damaged": problem} if problem else {"pruned": True})
     header, limit = step.header, engine.context.max_bytes
@@ -85,10 +92,10 @@ def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
         "stamp": header.stamp,
         "action": header.kind,
         "schema": header.schema,
-        "metadata": _text(header.metadata),
+        "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
-        "operations": [[_text(name), digest.hex()] for name, digest in step.digests],
-        "rows": [[row.key[3], *row.columns, _text(_detail(line, row, limit))] for row in rows],
+        "operations": [[_base64(name), digest.hex()] for name, digest in step.digests],
+        "rows": [[row.key[3], *row.columns, _base64(_detail(line, row, limit))] for row in rows],
     }
     return found
 
@@ -97,7 +104,7 @@ def _detail(line: Line, row: Row, limit: int) -> bytes:
     return open_event(line, str(row.key[2]), int(row.key[3]), row.body, limit) if row.body else b""
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
@@ -210,22 +217,22 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         follows = parents[0].hex() if parents else None
         if before is not None and before != follows:
             wrong.append("it does not follow the step before it")
-        if seq == 0 and BETWEEN in line and not _is_of(line, follows, hashes):
+        if seq == 0 and BETWEEN in line and not _belongs_to(line, follows, hashes):
             wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document)
         checked.rows += len(document["rows"])
         if line == AUDIT:
-            checked.removed |= _removed(default_codec, document)
+            checked.removed |= _removed_lines(default_codec, document)
     checked.findings += (AuditFinding(line, id, what) for what in wrong)
 
 
-def _is_of(chain: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
+def _belongs_to(chained: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
     """Whether a hash is that of a step of the line that a branch belongs to."""
-    line = chain.partition(BETWEEN)[0]
+    line = chained.partition(BETWEEN)[0]
     return any(commit in known.values() for name, known in hashes.items() if name.partition(BETWEEN)[0] == line)
 
 
-def _removed(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
+def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
     """The lines that went with a step, and how many steps they had."""
     found = {}
     for _, _, kind, _, action, target, *_, detail in document["rows"]:
@@ -240,4 +247,4 @@ def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
     numbers = [row[0] for row in document["rows"]]
     told = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
-    return wrong + mismatches(about, numbers, told)
+    return wrong + find_mismatches(about, numbers, told)

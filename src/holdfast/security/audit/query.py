@@ -17,7 +17,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import STEP
-from holdfast.security.audit.verify import detail_of
+from holdfast.security.audit.verify import unpack_detail
 from holdfast.security.handle import StoreHandle
 from holdfast.security.system_lines import ACCESS
 
@@ -30,7 +30,7 @@ _FEW = 4
 _AT_ONCE = 200
 """How many lines are asked at a time."""
 
-_LATE = 2 * 3600 * 10**9
+_MAX_DELAY = 2 * 3600 * 10**9
 """How much earlier than the step that it is written with, at most, a read or a try was; in nanoseconds."""
 
 
@@ -72,7 +72,7 @@ class AuditQuery(NamedTuple):
     since: int = 0
     until: int = 0
 
-    def fits(self, row: _Row) -> bool:
+    def fits(self, row: _EventRow) -> bool:
         """Whether something is what is asked for."""
         return (
             (self.actor is None or self.actor == row.actor)
@@ -87,7 +87,7 @@ class AuditQuery(NamedTuple):
         )
 
 
-class _Row(NamedTuple):
+class _EventRow(NamedTuple):
     """What a row says, but for its details."""
 
     time: int
@@ -102,7 +102,7 @@ class _Row(NamedTuple):
     duration: int
 
     @classmethod
-    def of(cls, row: Row) -> _Row:
+    def of(cls, row: Row) -> _EventRow:
         time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
         scope, between, key = str(target).partition(BETWEEN)
         if not between:
@@ -121,7 +121,7 @@ class _Row(NamedTuple):
         )
 
 
-class _Place(NamedTuple):
+class _RowPosition(NamedTuple):
     """Where a row is, in the order of the whole audit."""
 
     id: str
@@ -132,7 +132,7 @@ class _Place(NamedTuple):
         return f"{self.id} {self.number} {self.line}"
 
     @classmethod
-    def parse(cls, text: object) -> _Place:
+    def parse(cls, text: object) -> _RowPosition:
         parts = text.split(" ", 2) if isinstance(text, str) else []
         if len(parts) != 3 or not parts[1].isdecimal():
             raise InvalidError(
@@ -144,10 +144,10 @@ class _Place(NamedTuple):
 class _Stream:
     """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
 
-    def __init__(self, handle: StoreHandle, line: Line, after: _Place | None, size: int) -> None:
+    def __init__(self, handle: StoreHandle, line: Line, after: _RowPosition | None, size: int) -> None:
         self._backend = handle.engine.context.backend
         self.line = line
-        self.place = _Place("", line.name, 0)
+        self.place = _RowPosition("", line.name, 0)
         """Where the next row is."""
         self._rows: list[Row] = []
         self._size = size
@@ -198,31 +198,31 @@ class _Stream:
             (found,) = await self._backend.read([self.query()])
             self.take(found)
 
-    def _place(self, row: Row) -> _Place:
-        return _Place(str(row.key[2]), self.line.name, int(row.key[3]))
+    def _place(self, row: Row) -> _RowPosition:
+        return _RowPosition(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
-async def look(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
+async def query_audit(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
     """A page of the audit, the newest first, by when it was written."""
-    heap = await _streams(handle, question, limit, None if after is None else _Place.parse(after))
+    heap = await _streams(handle, question, limit, None if after is None else _RowPosition.parse(after))
     page: list[AuditRecord] = []
     while heap and len(page) < limit:
         stream = heapq.heappop(heap)
         place, row = stream.place, await stream.next()
         if row is None:
             continue  # the line is gone meanwhile; what it said is in that of the audit
-        told = _Row.of(row)
+        told = _EventRow.of(row)
         written = max(told.time, time_of(place.id))  # what was carried over is much older than its step
-        if written < question.since - (_LATE if stream.line.name == AUDIT else 0):
+        if written < question.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
         if question.fits(told):
-            page.append(_shown(handle, stream.line, row, told, place))
+            page.append(_to_record(handle, stream.line, row, told, place))
         if await stream.moved():
             heapq.heappush(heap, stream)
     return page
 
 
-async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _Place | None) -> list[_Stream]:
+async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _RowPosition | None) -> list[_Stream]:
     """The lines in which there may be something that is asked for, as a heap."""
     backend, tenant = handle.engine.context.backend, handle.tenant
     if question.scope:
@@ -232,7 +232,7 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
         lines = await handle.engine.lines.names(tenant, MARK)
     size = _PAGE if len(lines) <= _FEW else _FEW
     heap: list[_Stream] = []
-    for some in _several(lines):
+    for some in _batches(lines):
         streams = [_Stream(handle, line, after, size) for line in some]
         for stream, rows in zip(streams, await backend.read([each.first() for each in streams]), strict=True):
             if rows:
@@ -242,18 +242,18 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
             # All of it is asked for: the page is filled by as many lines as it has rows, at most.
             heap = heapq.nsmallest(limit, heap)
     heapq.heapify(heap)
-    for streams in _several(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
+    for streams in _batches(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
         for stream, rows in zip(streams, await backend.read([each.query() for each in streams]), strict=True):
             stream.take(rows)
     return heap
 
 
-def _several(items: list[T]) -> Iterator[list[T]]:
+def _batches(items: list[T]) -> Iterator[list[T]]:
     """As many as are asked at a time."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _shown(handle: StoreHandle, line: Line, row: Row, told: _Row, place: _Place) -> AuditRecord:
-    detail = dict(detail_of(handle.codec, line, row, handle.engine.context.max_bytes))
+def _to_record(handle: StoreHandle, line: Line, row: Row, told: _EventRow, place: _RowPosition) -> AuditRecord:
+    detail = dict(unpack_detail(handle.codec, line, row, handle.engine.context.max_bytes))
     id = str(detail.pop(STEP, place.id))
     return AuditRecord(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))

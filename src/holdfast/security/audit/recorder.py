@@ -31,21 +31,21 @@ AUDIT = MARK + "audit"
 WINDOW = 5.0
 """After how many seconds, at the latest, reads are written, unless told otherwise."""
 
-MANY = 1000
+MAX_READS = 1000
 """So many reads are written at once, whenever it is."""
 
-_LONGEST = 200
+_MAX_NAME = 200
 """How many characters of a name are noted that is none."""
 
 
-class _Read(NamedTuple):
+class _ReadKey(NamedTuple):
     actor: str
     scope: Scope
     key: str
     trace: trace_context.Trace
 
 
-class _Seen:
+class _ReadCount:
     """How often something was read, and when first and last."""
 
     __slots__ = ("first", "keys", "last", "times")
@@ -63,7 +63,7 @@ class AuditRecorder:
         self._line = SystemLine(engine, Line(tenant, AUDIT))
         self._codec = engine.context.codec
         self._clock = engine.context.clock
-        self._reads: dict[_Read, _Seen] = {}
+        self._reads: dict[_ReadKey, _ReadCount] = {}
         self._tries: list[Event] = []
         """Tries that could not be written where they were made."""
         self._due = 0
@@ -73,7 +73,7 @@ class AuditRecorder:
         self._process = os.getpid()
         self.renew_locks()
         renew_after_fork(self)
-        _living.add(self)
+        _recorders.add(self)
 
     def renew_locks(self) -> None:
         """For a forked child: what the parent collected is the parent's to write."""
@@ -86,11 +86,11 @@ class AuditRecorder:
     async def read(self, actor: str, scope: Scope, keys: Sequence[str], window: float) -> None:
         """Note that keys were read, or, if there are several or none, the scope as a whole."""
         now = self._clock()
-        name = _Read(actor, scope, keys[0] if len(keys) == 1 else "", trace_context.current())
+        name = _ReadKey(actor, scope, keys[0] if len(keys) == 1 else "", trace_context.current())
         with self._lock:
             seen = self._reads.get(name)
             if seen is None:
-                seen = self._reads[name] = _Seen(now)
+                seen = self._reads[name] = _ReadCount(now)
             seen.times += 1
             seen.last = now
             if len(keys) > seen.keys:
@@ -101,7 +101,7 @@ class AuditRecorder:
             elif window and due < self._due:
                 self._stop()
                 self._start(window, due)
-            is_due = len(self._reads) >= MANY or now >= self._due or not window
+            is_due = len(self._reads) >= MAX_READS or now >= self._due or not window
         if is_due:
             await self.flush()
 
@@ -163,7 +163,7 @@ class AuditRecorder:
                     self._reads[name] = seen
             raise
 
-    def _told(self, name: _Read, seen: _Seen) -> Event:
+    def _told(self, name: _ReadKey, seen: _ReadCount) -> Event:
         detail: dict[str, int] = {"times": seen.times, "last": seen.last} if seen.times > 1 else {}
         if not name.key and seen.keys:
             detail["keys"] = seen.keys
@@ -180,7 +180,7 @@ class AuditRecorder:
     def hostile(self, actor: str, scope: str, name: object, why: str, *, wait: bool) -> None:
         """Note a name that is none: cut, and without any character that is not plain text. Whoever cannot wait for that
         has it done elsewhere."""
-        event = self._try(actor, "name", scope, escaped(name), why)._replace(outcome="invalid")
+        event = self._try(actor, "name", scope, escape(name), why)._replace(outcome="invalid")
         if wait:
             run(self._write([event]))
             return
@@ -195,26 +195,26 @@ class AuditRecorder:
         return Event("denied", actor, action, target, "denied", 0, detail, now, trace_context.current())
 
     async def _write(self, events: Sequence[Event]) -> None:
-        await self._line.change("audit", lambda entries: counted(self._line, entries, events))
+        await self._line.change("audit", lambda entries: add_events(self._line, entries, events))
 
 
-async def counted(line: SystemLine, entries: SystemLineEntries, events: Sequence[Event]) -> LineChange:
+async def add_events(line: SystemLine, entries: SystemLineEntries, events: Sequence[Event]) -> LineChange:
     """Return the change that adds events to the line of the audit, which has the number of its rows."""
     count = await entries.find("rows") or 0
     return LineChange(line.pack({"rows": count + len(events)}), events=events)
 
 
-_living: WeakSet[AuditRecorder] = WeakSet()
+_recorders: WeakSet[AuditRecorder] = WeakSet()
 
 
 @atexit.register
 def _flush_all() -> None:
-    for notes in list(_living):
+    for notes in list(_recorders):
         run(notes.flush())
 
 
-def escaped(name: object) -> str:
+def escape(name: object) -> str:
     """A name that is none, as it is noted."""
     if not isinstance(name, str):
-        return f"<{ascii(type(name).__name__)[1:-1]}>"[:_LONGEST]
-    return ascii(str.__getitem__(name, slice(_LONGEST)))[1:-1][:_LONGEST]
+        return f"<{ascii(type(name).__name__)[1:-1]}>"[:_MAX_NAME]
+    return ascii(str.__getitem__(name, slice(_MAX_NAME)))[1:-1][:_MAX_NAME]

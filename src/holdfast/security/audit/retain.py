@@ -21,7 +21,7 @@ from holdfast.engine.row_format import Line, StepRef, open_event
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
-from holdfast.security.audit.recorder import AUDIT, counted
+from holdfast.security.audit.recorder import AUDIT, add_events
 
 REMOVE = "remove"
 """What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""
@@ -30,7 +30,9 @@ STEP = "\0step"
 """Where the details of a row that was carried over say which step it was written with."""
 
 
-def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> AppendRequest:
+def removal_request(
+    engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None
+) -> AppendRequest:
     """A step of the audit with which lines go, to be saved alone or together with others. `DeniedError` if one is held.
 
     A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
@@ -40,11 +42,11 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Precondit
 
     async def work_out(entries: SystemLineEntries) -> LineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
-        held, ends = await require_no_hold(engine.context.backend, lines), await _ends(engine, lines)
+        held, ends = await require_no_hold(engine.context.backend, lines), await _last_steps(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
-        gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]
-        return await counted(line, entries, [*await _carried(engine, lines), *gone])
+        gone = [_removal_event(engine, actor, line, end) for line, end in ends.items() if end is not None]
+        return await add_events(line, entries, [*await _retained_events(engine, lines), *gone])
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
@@ -53,14 +55,14 @@ def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Precondit
     return line.request("remove", work_out, conditions)
 
 
-async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:
+async def remove_lines(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:
     """Remove lines, and keep what the audit says of them."""
-    await engine.writer.save(removal(engine, lines, actor, guards))
+    await engine.writer.save(removal_request(engine, lines, actor, guards))
     for line in lines:
         engine.context.cache.drop_all(line)
 
 
-async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
+async def _last_steps(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
     """The last step of each line; None where there is none."""
     heads = await engine.context.backend.read(
         [Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False) for line in lines]
@@ -68,19 +70,19 @@ async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | N
     return {line: StepRef.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
 
 
-def _removed(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
+def _removal_event(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
     detail = engine.context.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
     return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
 
 
-async def _carried(engine: Engine, lines: Iterable[Line]) -> list[Event]:
+async def _retained_events(engine: Engine, lines: Iterable[Line]) -> list[Event]:
     """What there is to be told of lines, in the order in which it was written."""
     found = await engine.context.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
     rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
-    return [_again(engine, row) for row in rows]
+    return [_retained_event(engine, row) for row in rows]
 
 
-def _again(engine: Engine, row: Row) -> Event:
+def _retained_event(engine: Engine, row: Row) -> Event:
     """A row as an event that is told in another line."""
     tenant, name, id, number = str(row.key[0]), str(row.key[1]), str(row.key[2]), int(row.key[3])
     time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns

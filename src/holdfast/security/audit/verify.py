@@ -61,12 +61,12 @@ class AuditedStep(NamedTuple):
     problem: str = ""
 
 
-async def lines_of(engine: Engine, tenant: str) -> list[Line]:
+async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
     """The lines that have rows of the audit: those of scopes, and ours."""
     return await engine.lines.names(tenant, MARK)
 
 
-async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
+async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
     """The steps of a line from the first on, each with its rows, branch by branch."""
     backend, start = engine.context.backend, (0, 0)
     while True:
@@ -87,7 +87,7 @@ async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
         start = (points[-1].branch, points[-1].seq + 1)
 
 
-def chain(line: Line, branch: int) -> str:
+def chain_name(line: Line, branch: int) -> str:
     """What the steps of a branch are called together: as the line, for its first."""
     return f"{line.name}{BETWEEN}{branch}" if branch else line.name
 
@@ -95,7 +95,7 @@ def chain(line: Line, branch: int) -> str:
 async def verify(engine: Engine, tenant: str) -> AuditReport:
     """See whether the audit is as it was written. Writers may go on meanwhile."""
     report = AuditReport()
-    for line in await lines_of(engine, tenant):
+    for line in await audited_lines(engine, tenant):
         report.lines += 1
         await _verify_line(engine, line, report)
     return report
@@ -107,7 +107,7 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
     ids: set[str] = set()
     hashes: set[bytes] = set()
     pruned = False
-    async for point, step, rows, problem in steps_of(engine, line):
+    async for point, step, rows, problem in audited_steps(engine, line):
         report.steps += 1
         report.rows += len(rows)
         ids.add(point.id)
@@ -128,18 +128,18 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
             report.findings.append(AuditFinding(line.name, point.id, problem))
         elif step is not None:
             try:
-                told = [(row.columns, _detail(line, row, limit)) for row in rows]
+                told = [(row.columns, packed_detail(line, row, limit)) for row in rows]
             except HoldfastError as error:
                 report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
             else:
                 about = codec.unpack(step.header.metadata)
-                found = mismatches(about, [int(row.key[3]) for row in rows], told)
+                found = find_mismatches(about, [int(row.key[3]) for row in rows], told)
                 report.findings += (AuditFinding(line.name, point.id, what) for what in found)
         before = point
-    await _strangers(engine, line, ids, report, pruned=pruned)
+    await _find_stray_rows(engine, line, ids, report, pruned=pruned)
 
 
-async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
+async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
     """Rows whose step is not there."""
     start: tuple[str, ...] = ()
     last = max(ids, default="")
@@ -161,19 +161,19 @@ async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditRep
         start = (str(found[-1].key[2]) + "\0",)
 
 
-def _detail(line: Line, row: Row, max_bytes: int) -> bytes:
+def packed_detail(line: Line, row: Row, max_bytes: int) -> bytes:
     if not row.body:
         return b""
     return open_event(line, str(row.key[2]), int(row.key[3]), row.body, max_bytes)
 
 
-def detail_of(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
+def unpack_detail(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
     """The details of a row."""
-    packed = _detail(line, row, max_bytes)
+    packed = packed_detail(line, row, max_bytes)
     return codec.unpack(packed) if packed else {}
 
 
-def mismatches(
+def find_mismatches(
     about: Mapping[str, Any], numbers: Sequence[int], told: Sequence[tuple[Sequence[Any], bytes]]
 ) -> list[str]:
     """What is wrong with the rows of a step, by what its metadata says. Names missing, added and altered ones."""

@@ -24,18 +24,18 @@ from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.hooks.feature_hooks import calling
+from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
-from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, as_file
+from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, open_content
 from holdfast.state.artifacts.records import (
     Artifact,
     ArtifactRecord,
     ArtifactRecords,
     ContentRemoved,
     NewArtifact,
-    no_artifact,
+    not_found_error,
 )
 
 MAX_ID = 900
@@ -46,9 +46,9 @@ _PAGE = 256
 _ATTEMPTS = 5
 """How often content is taken in anew because others removed what was the same."""
 
-_ABOUT = ("type", "producer", "name")
+_DESCRIPTION = ("type", "producer", "name")
 
-_NOTHING_MADE = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
+_NOT_REGISTERED = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
 """After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
 
 
@@ -145,7 +145,7 @@ class ArtifactsOperations:
             with trace_context.correlation():
                 new = [await self._hooked(each) for each in new]
                 made = await self._records.register(new)
-        except _NOTHING_MADE:
+        except _NOT_REGISTERED:
             for each in new:
                 await taking.drop(each.content)
             raise
@@ -172,8 +172,8 @@ class ArtifactsOperations:
     async def _hooked(self, new: NewArtifact) -> NewArtifact:
         """Have hooks called, which may say other things about it."""
         record = new.record
-        about = {name: getattr(record, name) for name in (*_ABOUT, "metadata")}
-        call = await calling(
+        about = {name: getattr(record, name) for name in (*_DESCRIPTION, "metadata")}
+        call = await call_hooks(
             self._handle.engine,
             "artifact.register",
             scope=str(record.owner),
@@ -186,7 +186,7 @@ class ArtifactsOperations:
         if call.value is not about:
             told = validation.require_mapping(call.value, "description of an artifact")
             record = replace(record, metadata=dict(validation.require_mapping(told.get("metadata", {}), "metadata")))
-            for name in _ABOUT:
+            for name in _DESCRIPTION:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
 
@@ -214,7 +214,7 @@ class ArtifactsOperations:
         """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
         last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
         pieces = self._records.pieces(id, await self._allowed(id, "read"))
-        return as_file(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
+        return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
     @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
@@ -251,9 +251,9 @@ class ArtifactsOperations:
             page = min(_PAGE, count - len(found) + 1)
             rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
             for row in rows:
-                made = artifact_links.of_change(row)
+                made = artifact_links.parse_change_link(row)
                 if not actor or owns(own, made.scope):
-                    found.append(_linked(made, str(row.key[4])))
+                    found.append(_to_link(made, str(row.key[4])))
             if len(rows) < page:
                 break
             after = str(rows[-1].key[4])
@@ -277,21 +277,21 @@ class ArtifactsOperations:
         count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
         prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
-        start, stop = _after(after), tuple[str, ...]()
+        start, stop = _parse_cursor(after), tuple[str, ...]()
         if wanted is not None:
             prefix, start = (*prefix, wanted), start[1:]
             if number is not None:
-                start = max(start, (artifact_links.from_version(number),))
-                stop = (artifact_links.from_version(number + 1),)
+                start = max(start, (artifact_links.version_prefix(number),))
+                stop = (artifact_links.version_prefix(number + 1),)
         found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
             (rows,) = await self._handle.engine.context.backend.read([query])
             for row in rows:
-                made = artifact_links.of_key(at, row)
+                made = artifact_links.parse_key_link(at, row)
                 if number in (None, made.version):
-                    found.append(_linked(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
+                    found.append(_to_link(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
             if len(rows) < page:
                 break
             last = (str(rows[-1].key[3]), f"{rows[-1].key[4]!s}\0")
@@ -315,7 +315,7 @@ class ArtifactsOperations:
         owner = Scope() if found is None else found.owner
         permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
         if found is None:
-            raise no_artifact(id)
+            raise not_found_error(id)
         if action == "read":
             await guard.saw(owner, (_key(id),))
         return found, permit
@@ -395,11 +395,11 @@ class AsyncArtifacts(AsyncApi, ArtifactsOperations):
     """The same, for asyncio."""
 
 
-def _linked(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
+def _to_link(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
     return ArtifactLink(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
 
 
-def _after(cursor: str) -> tuple[str, ...]:
+def _parse_cursor(cursor: str) -> tuple[str, ...]:
     """Where a page goes on: a key, and what comes after in it."""
     if not cursor:
         return ()

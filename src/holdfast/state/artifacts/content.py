@@ -28,13 +28,13 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.reader import ScopeView, StoredValue, seen
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.writer import edit_request
 
 CHUNK = PIECE - 64
 """How many bytes of content are stored at a time: as many as make one piece of a large value."""
 
-LINES_OF = MARK + "content:"
+CONTENT_PREFIX = MARK + "content:"
 """What the names of the lines start with that hold content."""
 
 
@@ -57,10 +57,10 @@ class BinaryFile(Protocol):
 
 def content_line(handle: StoreHandle, token: str) -> Line:
     """The line that holds some content."""
-    return Line(handle.tenant, LINES_OF + token)
+    return Line(handle.tenant, CONTENT_PREFIX + token)
 
 
-def inline(sha256: str) -> str:
+def content_name(sha256: str) -> str:
     """The name under which small content lies in the line of the artifacts."""
     return f"\0content/{sha256}"
 
@@ -83,7 +83,7 @@ class ContentUpload:
         if isinstance(source, bytes | bytearray | memoryview):
             found = await self._stored(io.BytesIO(source))
         elif isinstance(source, str | os.PathLike):
-            with _opened(_local(source)) as file:
+            with _open(_local_path(source)) as file:
                 found = await self._stored(file)
         elif callable(getattr(source, "read", None)):
             found = await self._stored(source)  # type: ignore[arg-type]
@@ -113,23 +113,23 @@ class ContentUpload:
                     where=text[:80],
                     hint="sha256='…', size=…",
                 )
-            return StoredContent(_checked(sha256), size, uri=text)
-        path = _local(source)
-        with _opened(path) as file:
-            digest, count = await _hashed(file)
+            return StoredContent(_check_sha256(sha256), size, uri=text)
+        path = _local_path(source)
+        with _open(path) as file:
+            digest, count = await _hash(file)
         if sha256 not in (None, digest) or size not in (None, count):
             raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
         return StoredContent(digest, count, uri=path.absolute().as_uri())
 
     async def _stored(self, file: BinaryFile) -> StoredContent:
-        start = await _start(file)
+        start = await _start_position(file)
         first = await _read(file, CHUNK + 1)
         if len(first) <= CHUNK:
             return StoredContent(hashlib.sha256(first).hexdigest(), len(first), first)
         if start is not None:
             # What can be read twice is hashed first: content that is kept already is not stored to be dropped again.
             await BlockingCall(lambda: file.seek(start))  # type: ignore[attr-defined]
-            digest, count = await _hashed(file)
+            digest, count = await _hash(file)
             if await self._known(digest):
                 return StoredContent(digest, count)
             await BlockingCall(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ class ContentUpload:
         async def edit(view: ScopeView) -> LineChange:
             if number > (0 if view.point is None else view.point.seq + 1):
                 raise ConflictError("the content was removed while it was taken in", hint="Register it again")
-            return LineChange({_name(number): handle.codec.pack(piece)})
+            return LineChange({_piece_name(number): handle.codec.pack(piece)})
 
         await handle.engine.writer.save(edit_request(handle, content_line(handle, token), "content", edit))
 
@@ -167,7 +167,7 @@ class ContentUpload:
             await self._handle.engine.lines.delete(content_line(self._handle, content.token))
 
 
-def _name(number: int) -> str:
+def _piece_name(number: int) -> str:
     return f"{number:08d}"
 
 
@@ -185,13 +185,13 @@ async def _read(file: BinaryFile, size: int) -> bytes:
     return found
 
 
-async def _start(file: Any) -> int | None:
+async def _start_position(file: Any) -> int | None:
     """Where a file stands that can be read again from there."""
     seekable = getattr(file, "seekable", None)
     return await BlockingCall(file.tell) if seekable is not None and seekable() else None
 
 
-async def _hashed(file: BinaryFile) -> tuple[str, int]:
+async def _hash(file: BinaryFile) -> tuple[str, int]:
     whole, count = hashlib.sha256(), 0
     while piece := await _read(file, CHUNK):
         await BlockingCall(partial(whole.update, piece))
@@ -199,7 +199,7 @@ async def _hashed(file: BinaryFile) -> tuple[str, int]:
     return whole.hexdigest(), count
 
 
-def _checked(sha256: object) -> str:
+def _check_sha256(sha256: object) -> str:
     if isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef"):
         return sha256
     raise InvalidError("a sha256 is 64 hexadecimal digits, in small letters", where=repr(sha256)[:80])
@@ -209,7 +209,7 @@ def _is_remote(text: str) -> bool:
     return "://" in text and not text.startswith("file://")
 
 
-def _local(source: object) -> Path:
+def _local_path(source: object) -> Path:
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
         raise InvalidError("a path is text, and not empty", where=repr(source)[:80])
@@ -222,7 +222,7 @@ def _local(source: object) -> Path:
     return Path(text)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -278,14 +278,14 @@ class ContentPieces:
     async def _piece(self) -> bytes:
         if self._kept.uri:
             if self._file is None:
-                self._file = _opened(_local(self._kept.uri))
+                self._file = _open(_local_path(self._kept.uri))
             return await _read(self._file, CHUNK)
         if self._kept.token:
-            return await self._entry(content_line(self._handle, self._kept.token), _name(self._number))
+            return await self._entry(content_line(self._handle, self._kept.token), _piece_name(self._number))
         if self._number:
             return b""
         small = self._kept.small
-        return await self._entry(self._book, inline(self._kept.sha256)) if small is None else small
+        return await self._entry(self._book, content_name(self._kept.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
         memo = await self._handle.engine.lines.revalidate_tip(line)
@@ -293,7 +293,7 @@ class ContentPieces:
         async def look(view: ScopeView) -> StoredValue | None:
             return await view.stored(name)
 
-        found = await seen(self._handle, line, None if memo is None else memo.point, look)
+        found = await read_line_at(self._handle, line, None if memo is None else memo.point, look)
         if found is None:
             return b""
         piece = unpack(self._handle.codec, found.entry.value)
@@ -360,7 +360,7 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-def as_file(pieces: ContentPieces) -> io.BufferedReader:
+def open_content(pieces: ContentPieces) -> io.BufferedReader:
     """Content as a file that is open for reading."""
     return io.BufferedReader(_Raw(pieces), CHUNK)
 

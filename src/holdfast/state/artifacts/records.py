@@ -19,9 +19,9 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifact_links import CHANGE, LINE
-from holdfast.state.artifacts.content import LINES_OF, ContentPieces, StoredContent, content_line, inline
-from holdfast.state.reader import ScopeView, seen
-from holdfast.state.session_guard import kept_by
+from holdfast.state.artifacts.content import CONTENT_PREFIX, ContentPieces, StoredContent, content_line, content_name
+from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.session_guard import maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
@@ -124,7 +124,7 @@ class ArtifactRecords:
     """The records of artifacts."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = kept_by(handle)
+        self.handle = maintenance_handle(handle)
         line = Line(handle.tenant, LINE)
         self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
         self._engine = handle.engine
@@ -133,7 +133,7 @@ class ArtifactRecords:
         """A record. Raises `NotFoundError`."""
         found = await self.system_line.records([id])
         if id not in found:
-            raise no_artifact(id)
+            raise not_found_error(id)
         return ArtifactRecord.of(found[id].value)
 
     async def several(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
@@ -163,7 +163,7 @@ class ArtifactRecords:
         async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
 
-        return await seen(self.handle, self.system_line.line, None if memo is None else memo.point, look)
+        return await read_line_at(self.handle, self.system_line.line, None if memo is None else memo.point, look)
 
     def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
         """The content of an artifact."""
@@ -186,7 +186,7 @@ class ArtifactRecords:
         async def edit(entries: SystemLineEntries) -> LineChange:
             made.clear()
             lines.clear()
-            changed = _Registered(self, entries)
+            changed = _Registration(self, entries)
             await changed.look_for({each.content.sha256 for each in new})
             there = await entries.records(each.id for each in new)
             for each in new:
@@ -200,7 +200,7 @@ class ArtifactRecords:
                 return []
             (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line) for line in lines])])
             if len(rows) < len(lines):
-                raise _removed_meanwhile()
+                raise _content_removed_error()
             return [Expect(LINES, tuple(row.key), row.columns) for row in rows]
 
         saving = self.system_line.request("register", edit, guards)
@@ -220,7 +220,7 @@ class ArtifactRecords:
             gone.clear()
             found = await entries.record(id)
             if found is None:
-                raise no_artifact(id)
+                raise not_found_error(id)
             record = ArtifactRecord.of(found.value)
             removed, rows = [id], self.system_line.link_changes(record.links(id), [], self.handle.now())
             rows.append(Delete(LINKS, (*self.system_line.line, CHANGE, id)))
@@ -230,7 +230,7 @@ class ArtifactRecords:
                 others = await self.kept(record.sha256, 2)
             if others == [id]:
                 if record.content == INLINE:
-                    removed.append(inline(record.sha256))
+                    removed.append(content_name(record.sha256))
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in TABLES)
@@ -244,7 +244,7 @@ class ArtifactRecords:
         """Remove content that no artifact has, as processes leave that die while they register one, if nothing was
         added to it for so long. Returns how much there was."""
         old = []
-        for line in await self._engine.lines.names(self.handle.tenant, LINES_OF):
+        for line in await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX):
             memo = await self._engine.lines.load_tip(line)
             if memo is None:
                 continue
@@ -263,10 +263,10 @@ class ArtifactRecords:
         return len(gone)
 
     async def _used(self, line: Line) -> bool:
-        return bool(await self.system_line.linked("token", line.name[len(LINES_OF) :], limit=1))
+        return bool(await self.system_line.linked("token", line.name[len(CONTENT_PREFIX) :], limit=1))
 
 
-class _Registered:
+class _Registration:
     """What is worked out at an attempt to register artifacts."""
 
     def __init__(self, found: ArtifactRecords, entries: SystemLineEntries) -> None:
@@ -319,14 +319,14 @@ class _Registered:
             return
         if content.small is not None:
             record.content = INLINE
-            name = inline(content.sha256)
+            name = content_name(content.sha256)
             if name not in self._put and not await self._entries.has(name):
                 self._put[name] = content.small
             return
         token = content.token
         if not token:
             if same is None or not same[1].token:
-                raise _removed_meanwhile()
+                raise _content_removed_error()
             token = same[1].token
         record.content, record.token = OWN_LINE, token
         self.lines.add(content_line(self._records.handle, token))
@@ -348,10 +348,10 @@ class _Registered:
         return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
 
 
-def no_artifact(id: str) -> NotFoundError:
+def not_found_error(id: str) -> NotFoundError:
     """The error for an artifact that is not there."""
     return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 
-def _removed_meanwhile() -> ContentRemoved:
+def _content_removed_error() -> ContentRemoved:
     return ContentRemoved("the same content, which was kept already, was removed meanwhile", hint="Register it again")

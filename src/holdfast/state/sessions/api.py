@@ -93,7 +93,7 @@ class SessionOperations:
     @sync_and_async
     async def touch(self) -> None:
         """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
 
     @sync_and_async
@@ -102,7 +102,7 @@ class SessionOperations:
         await self._end(reason)
 
     async def _end(self, reason: str = "") -> None:
-        done = await _Managing(self._handle).end(self.id, reason)
+        done = await _SessionManager(self._handle).end(self.id, reason)
         self._record, self.status = done, "archived" if done.archived else "ended"
 
 
@@ -136,7 +136,7 @@ class AsyncSession(AsyncApi, SessionOperations):
         await self.end()
 
 
-class _Managing:
+class _SessionManager:
     """Sessions in the name of somebody, who may or may not.
 
     An identity manages the sessions below its own path: `user:alice` those of Alice. One that lives in a session, as
@@ -217,7 +217,7 @@ class SessionsOperations(Generic[S]):
         """
         if on_end not in _POLICIES:
             raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
         state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
@@ -239,7 +239,7 @@ class SessionsOperations(Generic[S]):
     @sync_and_async
     async def get(self, id: str) -> S:
         """A session. Raises `NotFoundError`."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         record = await managing.get(id, "read", inside=True)
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
@@ -248,20 +248,20 @@ class SessionsOperations(Generic[S]):
     async def resume(self, id: str) -> S:
         """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
         again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         return self._session(id, await managing.ends.resume(id), "active")
 
     @sync_and_async
     async def touch(self, id: str) -> None:
         """Show a sign of life. Raises `DeniedError` if the session has ended."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.ends.touch(id, await managing.get(id, "write", inside=True))
 
     @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
         """Give a session further entries of metadata, or others in place of those it has."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         more = dict(validation.require_mapping(metadata, "metadata"))
         record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
@@ -271,13 +271,13 @@ class SessionsOperations(Generic[S]):
     @sync_and_async
     async def end(self, id: str, reason: str = "") -> S:
         """End a session, and have its state deleted, archived or kept as was agreed. Again is no failure."""
-        done = await _Managing(self._handle).end(id, reason)
+        done = await _SessionManager(self._handle).end(id, reason)
         return self._session(id, done, "archived" if done.archived else "ended")
 
     @sync_and_async
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
         """The state that an archived session had when it ended; of its own scope, or of another inside it."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         record = await managing.get(id, "read")
         if not record.archived:
             raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
@@ -308,7 +308,7 @@ class SessionsOperations(Generic[S]):
         those after another. An identity is shown those that it knows of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
-        managing, count = _Managing(self._handle), validation.require_count(limit, "limit")
+        managing, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
         wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
             await self._handle.guard.allow("read", managing.own, ())
@@ -340,14 +340,14 @@ class SessionsOperations(Generic[S]):
         """End the sessions whose time is up, each as was agreed, and forget those that ended longer ago than they are
         kept for; at most so many are looked at. Safe while they are used: one that has come back to life is left alone.
         """
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.allow_all()
         return await managing.ends.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:
         """Remove a session for good: its state, its archive, and the record that there was one."""
-        managing = _Managing(self._handle)
+        managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         await managing.ends.delete(id)
 

@@ -25,12 +25,12 @@ from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
-from holdfast.security.audit.retain import removal
+from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
+from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue, seen
-from holdfast.state.session_guard import mark, not_ended
-from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, moment
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at
+from holdfast.state.session_guard import ended_key, session_active
+from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
 from holdfast.state.writer import edit_request
 
 _ATTEMPTS = 100
@@ -42,7 +42,7 @@ _REASON = "archived session"
 EXPIRED = "expired"
 """The reason of those that ended because their time was up."""
 
-_WHILE = 3600 * 10**9
+_RETRY_AFTER = 3600 * 10**9
 """When a session is looked at again that was to go and must not."""
 
 _TOUCHED = "\0touched"
@@ -61,11 +61,11 @@ class SessionReport(NamedTuple):
     """Sessions that were to go and must not: their state is held, or a hook objects."""
 
 
-class _Moved(Exception):
+class _ConcurrentChange(Exception):
     """The session is not as it was."""
 
 
-class _Called(NamedTuple):
+class _CalledHooks(NamedTuple):
     """The hooks of a point were called, about a version of a session's record."""
 
     point: str
@@ -96,7 +96,7 @@ class SessionLifecycle:
         return await self._end(id, EXPIRED, only_expired=True)
 
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
-        called: _Called | None = None
+        called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
         with trace_context.correlation():
             for _ in range(_ATTEMPTS):
@@ -112,22 +112,22 @@ class SessionLifecycle:
                 called = await self._called(called, point, id, record)
                 try:
                     await self._ended(id, record, lines, reason, called.call, strict=strict)
-                except _Moved:
+                except _ConcurrentChange:
                     if strict:
                         return False
                     continue
                 return True
-        raise _busy(id)
+        raise _busy_error(id)
 
-    async def _called(self, called: _Called | None, point: str, id: str, record: SessionRecord) -> _Called:
+    async def _called(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
         """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
-        return _Called(point, record.version, await self._call(point, id, record))
+        return _CalledHooks(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: SessionRecord) -> FeatureHooks:
         """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
-        return await calling(
+        return await call_hooks(
             self._engine,
             point,
             scope=record.state,
@@ -157,7 +157,7 @@ class SessionLifecycle:
         async def guards(again: bool) -> list[Change]:
             trace = lines[0].trace
             if again and (strict or (takes and [trace] != await self._records.traces([record.root]))):
-                raise _Moved
+                raise _ConcurrentChange
             changes: list[Change] = []
             if trace is not None and (strict or takes):
                 changes.append(trace)
@@ -167,7 +167,7 @@ class SessionLifecycle:
 
         async def marking(_: bool) -> list[Change]:
             ground = [] if archives else await self._ground(lines[0].line, gone=record.on_end == "delete")
-            return [*ground, Put(LINKS, Row(mark(self._handle, record.root), (now, "")))]
+            return [*ground, Put(LINKS, Row(ended_key(self._handle, record.root), (now, "")))]
 
         savings, first = self._removing(lines, guards) if record.on_end == "delete" else ([], guards)
         for each in lines if archives else ():
@@ -177,7 +177,7 @@ class SessionLifecycle:
             savings.append(self._archiving(each, done, strict))
         recording = self._recording(id, record, done, action, call)
         saving = self._line.request(action, recording, both_preconditions(first, marking))
-        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         if record.on_end == "delete":
             self._gone.update(each.line for each in lines)
 
@@ -188,11 +188,11 @@ class SessionLifecycle:
         nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
         every = [each.line for each in lines]
         if any(each.point is not None for each in lines):
-            return [removal(self._engine, every, self._handle.guard.actor, guards)], None
+            return [removal_request(self._engine, every, self._handle.guard.actor, guards)], None
 
         async def changes(again: bool) -> list[Change]:
             if again:
-                raise _Moved
+                raise _ConcurrentChange
             unchanged = [condition for each in lines for condition in each.unchanged()]
             held = await require_no_hold(self._engine.context.backend, every)
             gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
@@ -210,12 +210,12 @@ class SessionLifecycle:
 
         async def edit(view: ScopeView) -> LineChange:
             if strict and view.point != each.point:
-                raise _Moved
+                raise _ConcurrentChange
             if view.point is None:
                 return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
             gone = []
-            for key, stored in (await _content(view)).items():
+            for key, stored in (await _all_keys(view)).items():
                 gone += [key] + [names.ttl_name(key)] * bool(stored.expires)
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
             return LineChange(removed=gone, rows=[Put(REFS, pin)])
@@ -235,7 +235,7 @@ class SessionLifecycle:
         async def edit(entries: SystemLineEntries) -> LineChange:
             there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
-                raise _Moved
+                raise _ConcurrentChange
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
             return LineChange(
@@ -270,8 +270,10 @@ class SessionLifecycle:
             with trace_context.correlation():
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _done(call, await self._line.change("start", self._recording(id, None, record, "start", call)))
-        except _Moved:
+                _call_after_hooks(
+                    call, await self._line.change("start", self._recording(id, None, record, "start", call))
+                )
+        except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
                 where=f"session {id!r}",
@@ -285,10 +287,10 @@ class SessionLifecycle:
             new = change(old)
             try:
                 await self._line.change(action, self._recording(id, old, new, action))
-            except _Moved:
+            except _ConcurrentChange:
                 continue
             return new
-        raise _busy(id)
+        raise _busy_error(id)
 
     async def touch(self, id: str, record: SessionRecord, call: FeatureHooks | None = None) -> None:
         """A sign of life. `DeniedError` if it has ended."""
@@ -298,14 +300,14 @@ class SessionLifecycle:
             put: dict[str, Packed] = {_TOUCHED: handle.codec.pack(view.now)}
             return LineChange(put, events=self._events(id, action, call))
 
-        guards = both_preconditions(self._line.preconditions, not_ended(handle, record.root))
+        guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
         (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
-            _done(call, head)
+            _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
         """Have a session go on: a sign of life, or all it had when it ended."""
-        called: _Called | None = None
+        called: _CalledHooks | None = None
         with trace_context.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
@@ -325,14 +327,14 @@ class SessionLifecycle:
                     if record.ended:
                         return await self._restored(id, record, called.call)
                     await self.touch(id, record, called.call)
-                except _Moved:
+                except _ConcurrentChange:
                     continue
                 except DeniedError as error:
                     if error.code != "session-ended":
                         raise
                     continue
                 return record
-        raise _busy(id)
+        raise _busy_error(id)
 
     async def _restored(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
         now, metadata = self._handle.now(), _metadata(call)
@@ -340,11 +342,11 @@ class SessionLifecycle:
         new.due = new.expires(new.started)
 
         async def guards(_: bool) -> list[Change]:
-            return [Delete(LINKS, mark(self._handle, record.root))]
+            return [Delete(LINKS, ended_key(self._handle, record.root))]
 
         savings = [self._restoring(Line(self._handle.tenant, name), count) for name, count in record.lines.items()]
         saving = self._line.request("restore", self._recording(id, record, new, "restore", call), guards)
-        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
     def _restoring(self, line: Line, count: int) -> AppendRequest:
@@ -363,7 +365,7 @@ class SessionLifecycle:
 
     async def _then(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
         point = await self._engine.lines.find(line, Position(0, count - 1))
-        return point.id, await seen(self._handle, line, point, _content)
+        return point.id, await read_line_at(self._handle, line, point, _all_keys)
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
         """What a line of an archived session had when that ended."""
@@ -377,17 +379,17 @@ class SessionLifecycle:
         for _ in range(_ATTEMPTS):
             try:
                 await self._forget(id, await self._records.get(id))
-            except _Moved:
+            except _ConcurrentChange:
                 continue
             return self._drop()
-        raise _busy(id)
+        raise _busy_error(id)
 
     async def _forget(self, id: str, record: SessionRecord) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
             if again and [lines[0].trace] != await self._records.traces([record.root]):
-                raise _Moved
+                raise _ConcurrentChange
             return [] if lines[0].trace is None else [lines[0].trace]
 
         savings, first = self._removing(lines, guards)
@@ -397,7 +399,7 @@ class SessionLifecycle:
 
     async def collect(self, limit: int) -> SessionReport:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
-        stop = (moment(self._handle.now() + 1),)
+        stop = (time_key(self._handle.now() + 1),)
         query = Scan(LINKS, (*self._line.line, "due"), stop=stop, limit=limit, bodies=False)
         (rows,) = await self._engine.context.backend.read([query])
         ended = forgotten = 0
@@ -415,7 +417,7 @@ class SessionLifecycle:
                 elif 0 < record.due <= self._handle.now():
                     await self._forget(id, record)
                     forgotten += 1
-            except (NotFoundError, _Moved):
+            except (NotFoundError, _ConcurrentChange):
                 continue  # another was first
             except ConflictError:
                 spared.append(id)  # others were first too often
@@ -429,7 +431,7 @@ class SessionLifecycle:
         """Look at sessions that are alive again when their time may be up, and at others after a while."""
         found = await self._records.several([*spared, *held])
         now = self._handle.now()
-        later = {id: now + _WHILE for id in held if id in found}
+        later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
         for id, (expires, _) in zip(alive, await self._records.expiries(list(alive.values())), strict=True):
             if expires > alive[id].due:
@@ -455,18 +457,18 @@ def _metadata(call: FeatureHooks) -> dict[str, Any]:
     return dict(validation.require_mapping(call.value, "metadata"))
 
 
-def _done(call: FeatureHooks, head: StepInfo) -> None:
+def _call_after_hooks(call: FeatureHooks, head: StepInfo) -> None:
     call.done(head.point.seq + 1, head.point.id)
 
 
-async def _content(view: ScopeView) -> dict[str, StoredValue]:
+async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
     """All keys of a scope, also those that have expired and are still there."""
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.stored(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
 
 
-def _busy(id: str) -> ConflictError:
+def _busy_error(id: str) -> ConflictError:
     return ConflictError(
         f"the session changed {_ATTEMPTS} times meanwhile", where=f"session {id!r}", hint="Stop who works in it"
     )

@@ -13,7 +13,7 @@ from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
 from holdfast.engine.system_line import Link, SystemLine
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.session_guard import inside, kept_by
+from holdfast.state.session_guard import inside_key, maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
 LINE = MARK + "sessions"
@@ -22,7 +22,7 @@ LINE = MARK + "sessions"
 OnEnd: TypeAlias = Literal["delete", "archive", "keep"]
 Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
-LAPSE = "lapse"
+EXPIRY = "lapse"
 """The kind of the steps that take expired keys away. They are no sign of life."""
 
 _BACK = 64
@@ -88,13 +88,13 @@ class SessionRecord:
         if self.user:
             found.append(("user", self.user, id))
         if self.due:
-            found.append(("due", moment(self.due), id))
+            found.append(("due", time_key(self.due), id))
         if self.held and not self.ended:
             found.append(("status", "held", id))
         return found
 
 
-def moment(time: int) -> str:
+def time_key(time: int) -> str:
     """A time as text that sorts like it."""
     return f"{time:020d}"
 
@@ -123,7 +123,7 @@ class SessionRecords:
     """The records of sessions, as somebody sees them whom the guard was asked about."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = kept_by(handle)
+        self.handle = maintenance_handle(handle)
         line = Line(handle.tenant, LINE)
         self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
 
@@ -142,7 +142,7 @@ class SessionRecords:
 
     async def waiting(self) -> list[str]:
         """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
-        due = Scan(LINKS, (*self.system_line.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
+        due = Scan(LINKS, (*self.system_line.line, "due"), stop=(time_key(self.handle.now() + 1),), bodies=False)
         held = Scan(LINKS, (*self.system_line.line, "status", "held"), bodies=False)
         pages = await self.handle.engine.context.backend.read([due, held])
         return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
@@ -161,14 +161,14 @@ class SessionRecords:
         queries: list[Query] = []
         for lines in named:
             for line in lines:
-                queries += [Get(LINES, [tuple(line)]), _last(line, 1)]
+                queries += [Get(LINES, [tuple(line)]), _last_steps(line, 1)]
         found = iter(await engine.context.backend.read(queries))
         seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
         return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
 
     async def traces(self, roots: Sequence[Scope]) -> list[Expect]:
         """For each of some sessions, the condition that no scope is made inside it from now on."""
-        keys = [inside(self.handle, root) for root in roots]
+        keys = [inside_key(self.handle, root) for root in roots]
         (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}
         return [Expect(LINKS, key, there.get(key)) for key in keys]
@@ -177,7 +177,7 @@ class SessionRecords:
         point = StepRef.of(last[0]) if last else None
         info = info_of(infos[0]) if infos else None
         active = point
-        if point is not None and point.kind == LAPSE:
+        if point is not None and point.kind == EXPIRY:
             active = await self._last_sign(line)
         return SessionLine(line, info, point, 0 if active is None else active.time)
 
@@ -185,9 +185,9 @@ class SessionRecords:
         """The last step that was made by somebody, and not to take expired keys away."""
         stop: tuple[int, ...] = ()
         while True:
-            (rows,) = await self.handle.engine.context.backend.read([_last(line, _BACK)._replace(stop=stop)])
+            (rows,) = await self.handle.engine.context.backend.read([_last_steps(line, _BACK)._replace(stop=stop)])
             for row in rows:
-                if (point := StepRef.of(row)).kind != LAPSE:
+                if (point := StepRef.of(row)).kind != EXPIRY:
                     return point
             if len(rows) < _BACK:
                 return None
@@ -215,5 +215,5 @@ class SessionRecords:
         return found
 
 
-def _last(line: Line, limit: int) -> Scan:
+def _last_steps(line: Line, limit: int) -> Scan:
     return Scan(STEPS, (*line, 0), reverse=True, limit=limit, bodies=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_or_async
 from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 if TYPE_CHECKING:  # each is loaded when it is first used
     from holdfast.state.sharing.documents import AsyncDocument, Document
@@ -77,9 +77,9 @@ class SharingOperations:
     document = sync_or_async(_document, _async_document)
 
     def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
-        from holdfast.state.sharing.resource import place
+        from holdfast.state.sharing.resource import find_resource
 
-        return place(self._handle, pattern, name, named(self._handle, None, parts))
+        return find_resource(self._handle, pattern, name, parse_scope(self._handle, None, parts))
 
 
 class Sharing(SyncApi, SharingOperations):

@@ -22,10 +22,10 @@ from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
-from holdfast.state.key_changes import Change, Conflict, check_on_conflict
+from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, StoredValue, viewed
-from holdfast.state.sharing.polling import until
+from holdfast.state.reader import ScopeView, StoredValue, read_scope
+from holdfast.state.sharing.polling import wait_until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.writer import KeyWrite, write
 
@@ -71,7 +71,7 @@ class DocumentOperations:
         return found
 
     @sync_and_async
-    async def edit(self, function: Change, default: Any = None) -> DocumentVersion:
+    async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
         """Have a function make the new value of the current one, or of the default if there is none. If another was
         first, it is called again with what that one made. It may change what it is given, and returns the new value."""
         await self._place.may("read", CONTENT)
@@ -132,7 +132,7 @@ class DocumentOperations:
             found = await self._now()
             return found if found.version > version else None
 
-        found = await until(look, timeout)
+        found = await wait_until(look, timeout)
         await self._place.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
@@ -140,7 +140,7 @@ class DocumentOperations:
     async def history(self, limit: int = 100, before: int | HistoryEntry | None = None) -> list[HistoryEntry]:
         """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
         longer history."""
-        return await history.of(
+        return await history.list_changes(
             self._place.for_(CONTENT), self._place.own, CONTENT, validation.require_count(limit, "limit"), before
         )
 
@@ -157,7 +157,7 @@ class DocumentOperations:
             found = await view.item(CONTENT)
             return DocumentVersion(None, 0) if found is None else DocumentVersion(found.value, found.version)
 
-        return await viewed(self._place.handle, self._place.own, look)
+        return await read_scope(self._place.handle, self._place.own, look)
 
     async def _at(self, version: int) -> DocumentVersion:
         handle = self._place.handle

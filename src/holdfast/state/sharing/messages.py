@@ -46,7 +46,7 @@ class TopicMessage:
         return trace_context.correlation(self.correlation or None, cause=self.id)
 
 
-def reader(place: SharedResource, name: str) -> SegmentedLog:
+def reader_log(place: SharedResource, name: str) -> SegmentedLog:
     """The chain that holds how far a subscriber has got."""
     guard = place.handle.guard
     checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
@@ -54,7 +54,7 @@ def reader(place: SharedResource, name: str) -> SegmentedLog:
     return SegmentedLog(place.handle, own)
 
 
-async def messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
+async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
     """The messages in some steps."""
     handle, found = place.handle, []
     for number, row in enumerate(page.rows, page.first + 1):

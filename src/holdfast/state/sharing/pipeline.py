@@ -22,19 +22,19 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, viewed
+from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.polling import check_seconds, wait_until
 from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.trimming import KEPT, trim
+from holdfast.state.sharing.trimming import RETAINED_STEPS, trim_history
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 
 TRIES = 5
 """How often an item is tried at a stage, unless told otherwise."""
 
-_STAGES, _MOST = "stages", 1000
+_STAGES, _MAX_ITEMS = "stages", 1000
 
 
 class PipelineStats(NamedTuple):
@@ -130,12 +130,12 @@ class PipelineOperations:
     async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
         """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
         as the lease lasts, and another's after that."""
-        if not checked(lease, "lease"):
+        if not check_seconds(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
         self._at(stage)
         await self._place.may("read", stage)
-        taking = TakeWork(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
-        found = await until(taking.take, timeout)
+        taking = TakeWork(self._place.for_(stage), self._place.own, _queue_name(stage), lease, self._opened)
+        found = await wait_until(taking.take, timeout)
         if found is None:
             return None
         await self._place.handle.guard.saw(self.scope, (stage,))
@@ -221,8 +221,8 @@ class PipelineOperations:
             self._at(stage)
             return [
                 KeyWrite(f"dead/{name}", "delete"),
-                KeyWrite(_item(name), "put", packed=pack_value(handle, "item", record)),
-                work_queue.put(handle, _lane(stage), name),
+                KeyWrite(_item_key(name), "put", packed=pack_value(handle, "item", record)),
+                work_queue.put_work(handle, _queue_name(stage), name),
             ]
 
         await commit(handle, {self._place.own: writes})
@@ -235,18 +235,18 @@ class PipelineOperations:
         async def look(view: ScopeView) -> PipelineStats:
             waiting, working = {}, {}
             for stage in self.stages:
-                lane = _lane(stage)
+                lane = _queue_name(stage)
                 waiting[stage] = await view.count(f"{lane}/ready/") + await view.count(f"{lane}/later/")
                 working[stage] = await view.count(f"{lane}/held/")
             return PipelineStats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
-        return await viewed(self._place.handle, self._place.own, look)
+        return await read_scope(self._place.handle, self._place.own, look)
 
     @sync_and_async
-    async def trim(self, keep: int = KEPT) -> int:
+    async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim(self._place, keep)
+        return await trim_history(self._place, keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
 
@@ -256,8 +256,8 @@ class PipelineOperations:
         return self.stages.index(stage)
 
     async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
-        if not 0 < len(items) <= _MOST:
-            raise InvalidError(f"1 to {_MOST} items are put in at a time, not {len(items)}")
+        if not 0 < len(items) <= _MAX_ITEMS:
+            raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
         first = self.stages[0]
         handle, trace, names = self._place.for_(first), trace_context.current_or_new(), list[str]()
         wait = 0 if delay is None else nanoseconds(delay)
@@ -271,8 +271,8 @@ class PipelineOperations:
             names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
             made = await self._stages_kept(view)
             for name, value in zip(names, packed, strict=True):
-                made.append(KeyWrite(_item(name), "put", packed=value))
-                made.append(work_queue.put(handle, _lane(first), name, due=view.now + wait if wait else 0))
+                made.append(KeyWrite(_item_key(name), "put", packed=value))
+                made.append(work_queue.put_work(handle, _queue_name(first), name, due=view.now + wait if wait else 0))
             return made
 
         await commit(handle, {self._place.own: writes})
@@ -293,7 +293,7 @@ class PipelineOperations:
 
     async def _opened(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What there is to know of an item, unless its workers died too often."""
-        found = await view.item(_item(due.name))
+        found = await view.item(_item_key(due.name))
         if found is None:
             return RefusedWork(())
         record: dict[str, Any] = found.value
@@ -308,7 +308,7 @@ class PipelineOperations:
         told = {**record, "stage": stage, "error": error, "tries": tries, "time": view.now}
         key = f"dead/{name}"
         return [
-            KeyWrite(_item(name), "delete"),
+            KeyWrite(_item_key(name), "delete"),
             KeyWrite(key, "bury", packed=pack_value(self._place.handle, key, told)),
         ]
 
@@ -323,12 +323,12 @@ class PipelineOperations:
             made = [KeyWrite(claim.key, "delete")]
             if after < len(self.stages):
                 if result is not MISSING:
-                    made.append(KeyWrite(_item(task.id), "done", packed=pack_value(handle, "item", record)))
-                return [*made, work_queue.put(handle, _lane(self.stages[after]), task.id)]
+                    made.append(KeyWrite(_item_key(task.id), "done", packed=pack_value(handle, "item", record)))
+                return [*made, work_queue.put_work(handle, _queue_name(self.stages[after]), task.id)]
             key = f"result/{task.id}"
             return [
                 *made,
-                KeyWrite(_item(task.id), "delete"),
+                KeyWrite(_item_key(task.id), "delete"),
                 KeyWrite(key, "done", packed=pack_value(handle, key, record)),
             ]
 
@@ -348,17 +348,17 @@ class PipelineOperations:
             if not again:
                 return [gone, *self._buried(view, task.id, task.stage, record, told, claim.tries)]
             due = view.now + wait if wait else 0
-            return [gone, work_queue.put(handle, claim.lane, task.id, claim.tries, due)]
+            return [gone, work_queue.put_work(handle, claim.lane, task.id, claim.tries, due)]
 
         await commit(handle, {self._place.own: writes})
         return again
 
     async def _extend(self, task: PipelineTask, lease: float) -> None:
-        await work_queue.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
+        await work_queue.extend_claim(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
 
     async def _held(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
-        await work_queue.check(view, claim, "item")
-        found = await view.item(_item(claim.name))
+        await work_queue.check_claim(view, claim, "item")
+        found = await view.item(_item_key(claim.name))
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)
 
@@ -366,7 +366,7 @@ class PipelineOperations:
         await self._place.handle.guard.allow("read", self.scope, ())
         last = prefix + check_key(after, "id of an item") if after else ""
         page = validation.require_count(limit, "limit")
-        found = await viewed(
+        found = await read_scope(
             self._place.handle, self._place.own, lambda view: view.items(prefix, after=last, limit=page)
         )
         await self._place.handle.guard.saw(self.scope, ())
@@ -463,11 +463,11 @@ class AsyncPipeline(AsyncApi, PipelineOperations):
         return done
 
 
-def _lane(stage: str) -> str:
+def _queue_name(stage: str) -> str:
     return f"stage/{stage}"
 
 
-def _item(name: str) -> str:
+def _item_key(name: str) -> str:
     return f"item/{name}"
 
 

@@ -15,10 +15,10 @@ _SHORTEST, _LONGEST = 0.002, 0.25
 """How many seconds there are between two looks, at first and at most."""
 
 
-async def until(look: Callable[[], Awaitable[T | None]], timeout: float | None) -> T | None:
+async def wait_until(look: Callable[[], Awaitable[T | None]], timeout: float | None) -> T | None:
     """What `look` finds, as soon as it finds anything; None if that was not within so many seconds. It looks once at
     least; without a timeout, for ever."""
-    end = None if timeout is None else time.monotonic() + checked(timeout)
+    end = None if timeout is None else time.monotonic() + check_seconds(timeout)
     pause = _SHORTEST
     while True:
         found = await look()
@@ -29,7 +29,7 @@ async def until(look: Callable[[], Awaitable[T | None]], timeout: float | None) 
         pause = min(2 * pause, _LONGEST)
 
 
-def checked(seconds: object, what: str = "timeout") -> float:
+def check_seconds(seconds: object, what: str = "timeout") -> float:
     """A number of seconds from 0 up."""
     if type(seconds) not in (int, float) or not 0 <= seconds < 10**9:  # type: ignore[operator]
         raise InvalidError(f"a {what} is a number of seconds from 0 up, not {seconds!r}")

@@ -25,12 +25,12 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, viewed
+from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.polling import check_seconds, wait_until
 from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.trimming import KEPT, trim
+from holdfast.state.sharing.trimming import RETAINED_STEPS, trim_history
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 
@@ -41,9 +41,9 @@ serve."""
 TIMEOUT = 30.0
 """How many seconds one waits for an answer, unless told otherwise."""
 
-_LANE = "call"
-_KEPT = 60 * 10**9
-_SWEPT = 8
+_QUEUE = "call"
+_RETENTION = 60 * 10**9
+_SWEEP_LIMIT = 8
 """How many requests that are long over are cleared away when another is asked."""
 
 
@@ -124,7 +124,7 @@ class RequestsOperations:
         """Take a request back: nobody answers it any more. False if it was answered, or is not there."""
         try:
             await self._cancelled(id)
-        except _Answered:
+        except _AlreadyAnswered:
             return False
         except NotFoundError:
             return False
@@ -158,18 +158,18 @@ class RequestsOperations:
     async def pending(self) -> int:
         """How many requests wait for a responder."""
         await self._place.may("read", SERVE)
-        return await viewed(self._place.handle, self._place.own, lambda view: view.count(f"{_LANE}/ready/"))
+        return await read_scope(self._place.handle, self._place.own, lambda view: view.count(f"{_QUEUE}/ready/"))
 
     @sync_and_async
-    async def trim(self, keep: int = KEPT) -> int:
+    async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim(self._place, keep)
+        return await trim_history(self._place, keep)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _ask(self, payload: Any, timeout: float) -> str:
-        handle, seconds = self._place.for_(ASK), checked(timeout)
+        handle, seconds = self._place.for_(ASK), check_seconds(timeout)
         token, trace = secrets.token_hex(8), trace_context.current_or_new()
         record = {
             "value": payload,
@@ -183,12 +183,12 @@ class RequestsOperations:
             nonlocal name
             # In order of asking; and nobody who did not ask it can guess the rest.
             name = f"{0 if view.point is None else view.point.seq + 1:012d}-{token}"
-            end = _end(record["deadline"] + _KEPT, name)
+            end = _end_key(record["deadline"] + _RETENTION, name)
             return [
-                KeyWrite(_item(name), "ask", packed=packed),
-                work_queue.put(handle, _LANE, name),
+                KeyWrite(_item_key(name), "ask", packed=packed),
+                work_queue.put_work(handle, _QUEUE, name),
                 KeyWrite(end, "ask", packed=pack_value(handle, end, True)),
-                *await _swept(view),
+                *await _sweep(view),
             ]
 
         await commit(handle, {self._place.own: writes})
@@ -198,11 +198,11 @@ class RequestsOperations:
         if type(id) is not str or not id or "/" in id:
             raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
         await self._place.may("write", ASK)
-        answer = await until(lambda: self._answered(id), timeout)
+        answer = await wait_until(lambda: self._answered(id), timeout)
         if answer is None:
             try:
                 raise await self._cancelled(id)
-            except _Answered as came:
+            except _AlreadyAnswered as came:
                 answer = came.answer
         await self._place.may("write", ASK)  # or else whoever was cut off while waiting would still be told
         if not answer.ok:
@@ -216,12 +216,12 @@ class RequestsOperations:
 
     async def _answered(self, id: str) -> _Answer | None:
         async def look(view: ScopeView) -> _Answer | None:
-            found = await view.item(_given(id))
-            if found is None and not await view.version(_item(id)):
+            found = await view.item(_answer_key(id))
+            if found is None and not await view.version(_item_key(id)):
                 raise self._unknown(id)
             return None if found is None else _Answer(*found.value)
 
-        return await viewed(self._place.handle, self._place.own, look)
+        return await read_scope(self._place.handle, self._place.own, look)
 
     async def _cancelled(self, id: str) -> RequestTimeoutError:
         """Take a request back, and tell why it has no answer."""
@@ -236,19 +236,19 @@ class RequestsOperations:
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal told
-            found = await view.item(_given(id))
+            found = await view.item(_answer_key(id))
             if found is not None:
-                raise _Answered(_Answer(*found.value))
-            if not await view.version(_item(id)):
+                raise _AlreadyAnswered(_Answer(*found.value))
+            if not await view.version(_item_key(id)):
                 raise self._unknown(id)
-            gone = [KeyWrite(_item(id), "delete")]
-            gone += [KeyWrite(key, "delete") for key in [work_queue.ready(_LANE, id)] if await view.version(key)]
+            gone = [KeyWrite(_item_key(id), "delete")]
+            gone += [KeyWrite(key, "delete") for key in [work_queue.ready_key(_QUEUE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
-            for key in await view.names(f"{_LANE}/held/"):
+            for key in await view.names(f"{_QUEUE}/held/"):
                 time, name = key.split("/")[-2:]
                 if name == id:
                     gone.append(KeyWrite(key, "delete"))
-                    told = _died(where) if int(time) <= view.now else _slow(where)
+                    told = _died_error(where) if int(time) <= view.now else _slow_error(where)
             return gone
 
         await commit(handle, {self._place.own: writes})
@@ -260,11 +260,11 @@ class RequestsOperations:
         )
 
     async def _take(self, lease: float, timeout: float | None) -> Request | None:
-        if not checked(lease, "lease"):
+        if not check_seconds(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
         await self._place.may("read", SERVE)
-        taking = TakeWork(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
-        found = await until(taking.take, timeout)
+        taking = TakeWork(self._place.for_(SERVE), self._place.own, _QUEUE, lease, self._open)
+        found = await wait_until(taking.take, timeout)
         if found is None:
             return None
         await self._place.handle.guard.saw(self.scope, (SERVE,))
@@ -273,21 +273,21 @@ class RequestsOperations:
 
     async def _open(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What was asked, unless it is too late to answer."""
-        found = await view.item(_item(due.name))
+        found = await view.item(_item_key(due.name))
         if found is None:
             return RefusedWork(())
         if found.value["deadline"] <= view.now:
-            return RefusedWork([KeyWrite(_item(due.name), "delete")])
+            return RefusedWork([KeyWrite(_item_key(due.name), "delete")])
         record: dict[str, Any] = found.value
         return record
 
     async def _answer(self, request: Request, answer: _Answer) -> None:
         handle = self._place.for_(SERVE)
-        key, claim = _given(request.id), self._claim(request)
+        key, claim = _answer_key(request.id), self._claim(request)
         packed = pack_value(handle, key, list(answer))
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            await work_queue.check(view, claim, "request")
+            await work_queue.check_claim(view, claim, "request")
             if request._deadline <= view.now:
                 raise ConflictError(
                     "the request is past its deadline, and is not answered any more",
@@ -297,7 +297,7 @@ class RequestsOperations:
                 )
             return [
                 KeyWrite(claim.key, "delete"),
-                KeyWrite(_item(request.id), "delete"),
+                KeyWrite(_item_key(request.id), "delete"),
                 KeyWrite(key, "answer", packed=packed),
             ]
 
@@ -318,7 +318,7 @@ class RequestsOperations:
         return True
 
     async def _extend(self, request: Request, lease: float) -> None:
-        await work_queue.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
+        await work_queue.extend_claim(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
 
     def _claim(self, request: Request) -> WorkClaim:
         if getattr(request, "_where", None) != self._place.own:
@@ -386,7 +386,7 @@ class AsyncRequests(AsyncApi, RequestsOperations):
         return served
 
 
-class _Answered(ConflictError):
+class _AlreadyAnswered(ConflictError):
     """There is an answer already."""
 
     def __init__(self, answer: _Answer) -> None:
@@ -394,7 +394,7 @@ class _Answered(ConflictError):
         self.answer = answer
 
 
-def _died(where: str) -> RequestTimeoutError:
+def _died_error(where: str) -> RequestTimeoutError:
     return RequestTimeoutError(
         "the responder that had the request died, and no other took it in time",
         where=where,
@@ -403,7 +403,7 @@ def _died(where: str) -> RequestTimeoutError:
     )
 
 
-def _slow(where: str) -> RequestTimeoutError:
+def _slow_error(where: str) -> RequestTimeoutError:
     return RequestTimeoutError(
         "a responder has the request, and did not answer in time", where=where, hint="Allow it more time"
     )
@@ -414,26 +414,26 @@ def _failure(error: BaseException | str) -> _Answer:
     return _Answer(False, str(error), kind)
 
 
-def _item(name: str) -> str:
+def _item_key(name: str) -> str:
     return f"item/{name}"
 
 
-def _given(name: str) -> str:
+def _answer_key(name: str) -> str:
     return f"answer/{name}"
 
 
-def _end(time: int, name: str) -> str:
+def _end_key(time: int, name: str) -> str:
     return f"end/{time:020d}/{name}"
 
 
-async def _swept(view: ScopeView) -> list[KeyWrite]:
+async def _sweep(view: ScopeView) -> list[KeyWrite]:
     """Clears away what is left of requests that are long over."""
     gone = []
-    for key in await view.names("end/", _SWEPT):
+    for key in await view.names("end/", _SWEEP_LIMIT):
         time, name = key.split("/")[1:]
         if int(time) > view.now:
             break
-        left = [work_queue.ready(_LANE, name), _item(name), _given(name)]
+        left = [work_queue.ready_key(_QUEUE, name), _item_key(name), _answer_key(name)]
         gone += [KeyWrite(each, "delete") for each in left if await view.version(each)]
         gone.append(KeyWrite(key, "delete"))
     return gone

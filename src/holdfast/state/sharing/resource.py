@@ -20,11 +20,11 @@ from holdfast.security.handle import StoreHandle
 Pattern = Literal["topic", "requests", "pipeline", "document"]
 """What can be shared. None of these is a kind of scope."""
 
-_ROOM = 64
+_RESERVED = 64
 """How many bytes of the name of a line are left for what it is made of."""
 
 
-class _Asking(Guard):
+class _ResourceGuard(Guard):
     """Asks another guard about the scope that stands for a shared thing, whichever line of it is used."""
 
     def __init__(self, guard: Guard, scope: Scope, action: Action | None, keys: Sequence[str]) -> None:
@@ -53,23 +53,23 @@ class SharedResource:
     def below(self, *parts: tuple[str, str]) -> Scope:
         """How a line is named that belongs to it."""
         scope = Scope((*self.own.parts, *(ScopePart(*part) for part in parts)))
-        if len(scope.line.encode()) + _ROOM > MAX_LINE:
+        if len(scope.line.encode()) + _RESERVED > MAX_LINE:
             raise InvalidError(
-                f"the names that lead to it take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(scope)[:80]
+                f"the names that lead to it take at most {MAX_LINE - _RESERVED} bytes of UTF-8", where=str(scope)[:80]
             )
         return scope
 
     def for_(self, key: str, action: Action | None = None) -> StoreHandle:
         """A handle for what is done with its lines, which takes the right to read or to write (or always one of them)
         that key of the scope that stands for it."""
-        return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
+        return replace(self.handle, guard=_ResourceGuard(self.handle.guard, self.scope, action, (key,)))
 
     async def may(self, action: Action, key: str) -> Permit:
         """`DeniedError` unless the caller may."""
         return await self.handle.guard.allow(action, self.scope, (key,))
 
 
-def place(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:
+def find_resource(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:
     """Where something shared lies, in a scope."""
     checked = handle.guard.key(scope, name)
     if any(part.kind == "custom" for part in scope.parts):
@@ -80,8 +80,9 @@ def place(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> Sha
         )
     named: dict[str, Any] = {part.kind: part.name for part in scope.parts}
     own = Scope((*scope.parts, ScopePart(pattern, checked)))
-    if len(own.line.encode()) + _ROOM > MAX_LINE:
+    if len(own.line.encode()) + _RESERVED > MAX_LINE:
         raise InvalidError(
-            f"the names that lead to a {pattern} take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(own)[:80]
+            f"the names that lead to a {pattern} take at most {MAX_LINE - _RESERVED} bytes of UTF-8",
+            where=str(own)[:80],
         )
     return SharedResource(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))

@@ -18,10 +18,10 @@ from holdfast.engine.guard import UNCONDITIONAL, Permit
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
-from holdfast.security.audit.retain import remove
+from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 LENGTH = 1024
 """How many steps a link has at most. The number of a step says in which link it is: this is part of the format."""
 
-LINK = "link"
+SEGMENT = "link"
 _DIGITS = 12
 _BEGUN = "begun"
 """The one key of the chain's own line."""
@@ -40,7 +40,7 @@ _WEIGHT = 200
 _ATTEMPTS = 100
 """How often one looks for the link to append to, where others begin and drop links meanwhile."""
 
-Make: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
+MakeWrites: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
 """Works out what a step changes, given the state after the chain's last step."""
 
 
@@ -48,7 +48,7 @@ class _Full(ConflictError):
     """The link has no room left."""
 
 
-class _Elsewhere(ConflictError):
+class _OtherSegment(ConflictError):
     """This is not the link to append to."""
 
 
@@ -77,7 +77,7 @@ class SegmentedLog:
 
     def link(self, number: int) -> Scope:
         """How a link is named."""
-        return Scope((*self._own.parts, ScopePart(LINK, f"{number:0{_DIGITS}d}")))
+        return Scope((*self._own.parts, ScopePart(SEGMENT, f"{number:0{_DIGITS}d}")))
 
     def line(self, number: int) -> Line:
         """The line of a link."""
@@ -85,7 +85,7 @@ class SegmentedLog:
 
     # Appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, handle: StoreHandle, make: Make) -> AppendedEntry:
+    async def append(self, handle: StoreHandle, make: MakeWrites) -> AppendedEntry:
         """Append a step, by whoever the handle is for."""
         number = await self._last_known()
         for _ in range(_ATTEMPTS):
@@ -94,7 +94,7 @@ class SegmentedLog:
             except _Full:
                 number = 0 if number is None else number + 1
                 continue
-            except _Elsewhere:
+            except _OtherSegment:
                 number = await self._last()
                 continue
             number = number or 0
@@ -102,18 +102,18 @@ class SegmentedLog:
             return AppendedEntry(number * LENGTH + written[-1].version - 1, written[-1].id)
         raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
 
-    async def _begin(self, handle: StoreHandle, make: Make) -> list[WrittenKey]:
+    async def _begin(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
         """Begin the chain."""
 
         async def begin(view: ScopeView) -> list[KeyWrite]:
             if await view.version(_BEGUN):
-                raise _Elsewhere("the chain is begun already")
+                raise _OtherSegment("the chain is begun already")
             return [KeyWrite(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
 
         written, _ = await commit(handle, {self._own: begin, self.link(0): make})
         return written
 
-    async def _append(self, handle: StoreHandle, number: int, make: Make) -> list[WrittenKey]:
+    async def _append(self, handle: StoreHandle, number: int, make: MakeWrites) -> list[WrittenKey]:
         """Append to a link, and begin it if the one before is full."""
         before: StepRef | None = None
 
@@ -126,8 +126,8 @@ class SegmentedLog:
                 return await make(view)
             before = await self._end(number - 1) if number else None
             if before is None:
-                raise _Elsewhere("the link was dropped")
-            return await seen(self._handle, self.line(number - 1), before, make, view.now)
+                raise _OtherSegment("the link was dropped")
+            return await read_line_at(self._handle, self.line(number - 1), before, make, view.now)
 
         async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
             return [] if before is None else [self._handle.engine.lines.step_exists(self.line(number - 1), before)]
@@ -151,7 +151,7 @@ class SegmentedLog:
         """What one sees who looks at the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
-        return await seen(self._handle, line, point, look)
+        return await read_line_at(self._handle, line, point, look)
 
     async def read(self, start: int, limit: int) -> LogPage:
         """Steps from a number on; none, if there are none yet. If those were dropped, from the first one that is there
@@ -218,7 +218,7 @@ class SegmentedLog:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _remove(self, lines: Sequence[Line], permit: Permit) -> None:
-        await remove(self._handle.engine, lines, self._handle.guard.actor, permit.guards)
+        await remove_lines(self._handle.engine, lines, self._handle.guard.actor, permit.guards)
 
     @property
     def _backend(self) -> Backend:
@@ -237,7 +237,7 @@ class SegmentedLog:
 
     async def _edge(self, *, reverse: bool) -> int | None:
         """The first or the last link there is."""
-        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, ScopePart(LINK, ""))).line
+        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, ScopePart(SEGMENT, ""))).line
         # A colon is what comes after the digits.
         query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)
         (rows,) = await self._backend.read([query])

@@ -19,8 +19,8 @@ from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
-from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
-from holdfast.state.sharing.polling import until
+from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
+from holdfast.state.sharing.polling import wait_until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
@@ -46,7 +46,7 @@ class SubscriptionOperations:
         self.name = name
         self._place = place
         self._topic = SegmentedLog(place.handle, place.own)
-        self._reader = reader(place, name)
+        self._reader = reader_log(place, name)
         self._token = token
         self._acknowledged = self._given = cursor
         self._waiting: deque[TopicMessage] = deque()
@@ -96,7 +96,7 @@ class SubscriptionOperations:
     async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
         if not self._waiting:
             await self._place.may("read", MESSAGE)
-            await until(self._fetch, timeout)
+            await wait_until(self._fetch, timeout)
         found = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         if found:
             await self._place.handle.guard.saw(self._place.scope, (MESSAGE,))
@@ -105,7 +105,7 @@ class SubscriptionOperations:
 
     async def _fetch(self) -> bool | None:
         """Read what is new."""
-        self._waiting += await messages(self._place, await self._topic.read(self._given, _PAGE))
+        self._waiting += await read_messages(self._place, await self._topic.read(self._given, _PAGE))
         return True if self._waiting else None
 
     async def _ack(self) -> None:
@@ -116,7 +116,7 @@ class SubscriptionOperations:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
     async def _moved(self, view: ScopeView) -> list[KeyWrite]:
-        found = await _cursor(view)
+        found = await _find_cursor(view)
         if found is None or found.token != self._token:
             raise ConflictError(
                 "another has subscribed under the name since, and goes on from the last acknowledged message"
@@ -126,7 +126,7 @@ class SubscriptionOperations:
                 hint="Subscribe under a name of its own, or let one process have it",
                 code="lease-lost",
             )
-        return [_set(self._place, _Cursor(max(self._given, found.number), self._token))]
+        return [_write_cursor(self._place, _Cursor(max(self._given, found.number), self._token))]
 
 
 class Subscription(SyncApi, SubscriptionOperations):
@@ -184,7 +184,7 @@ class AsyncSubscription(AsyncApi, SubscriptionOperations):
         return count
 
 
-async def subscribed(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
+async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
     """Subscribe under a name."""
     if start not in ("now", "start"):
         raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
@@ -193,24 +193,24 @@ async def subscribed(cls: type[S], place: SharedResource, name: str, start: Star
     token, found = secrets.token_hex(8), [first]
 
     async def take_over(view: ScopeView) -> list[KeyWrite]:
-        old = await _cursor(view)
+        old = await _find_cursor(view)
         found[0] = first if old is None else old.number
-        return [_set(place, _Cursor(found[0], token))]
+        return [_write_cursor(place, _Cursor(found[0], token))]
 
-    await reader(place, name).append(place.for_(MESSAGE, "read"), take_over)
+    await reader_log(place, name).append(place.for_(MESSAGE, "read"), take_over)
     return cls(place, name, token, found[0])
 
 
-async def cursor_of(chain: SegmentedLog) -> int:
+async def read_cursor(chain: SegmentedLog) -> int:
     """How far a subscriber has got."""
-    found = await chain.look(_cursor)
+    found = await chain.look(_find_cursor)
     return 0 if found is None else found.number
 
 
-async def _cursor(view: ScopeView) -> _Cursor | None:
+async def _find_cursor(view: ScopeView) -> _Cursor | None:
     item = await view.item(_CURSOR)
     return None if item is None else _Cursor(*item.value)
 
 
-def _set(place: SharedResource, cursor: _Cursor) -> KeyWrite:
+def _write_cursor(place: SharedResource, cursor: _Cursor) -> KeyWrite:
     return KeyWrite(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))

@@ -16,9 +16,9 @@ from holdfast.errors import InvalidError
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
+from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
 from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.segmented_log import LINK, SegmentedLog
+from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TopicOperations:
         if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
             raise InvalidError("a page starts after a number from 0 up, and has 1 message or more")
         await self._place.may("read", MESSAGE)
-        found = await messages(self._place, await self._chain.read(after, limit))
+        found = await read_messages(self._place, await self._chain.read(after, limit))
         await self._place.for_(MESSAGE).guard.saw(self.scope, ())
         return found
 
@@ -99,7 +99,7 @@ class TopicOperations:
     async def unsubscribe(self, name: str) -> bool:
         """Forget a subscriber, and how far it has got. False if there was none."""
         permit = await self._place.may("read", MESSAGE)
-        return await reader(self._place, name).delete(permit)
+        return await reader_log(self._place, name).delete(permit)
 
     @sync_and_async
     async def trim(self, *, older_than: float | timedelta | None = None) -> int:
@@ -132,11 +132,11 @@ class TopicOperations:
         return await self._chain.delete(permit)
 
     async def _subscribers(self) -> list[Subscriber]:
-        from holdfast.state.sharing.subscription import cursor_of
+        from holdfast.state.sharing.subscription import read_cursor
 
         count, found = await self._chain.length(), []
         for scope in await self._readers():
-            cursor = await cursor_of(SegmentedLog(self._place.handle, scope))
+            cursor = await read_cursor(SegmentedLog(self._place.handle, scope))
             parts = dict(scope.parts)
             found.append(Subscriber(parts["reader"], parts.get("by", ""), cursor, max(count - cursor, 0)))
         return found
@@ -146,7 +146,7 @@ class TopicOperations:
         start = f"{self._place.own.line}/reader:"
         lines = await self._place.handle.engine.lines.names(self._place.handle.tenant, start)
         found = [Scope(tuple(map(ScopePart.parse, line.name[len(MARK) :].split("/")))) for line in lines]
-        return [scope for scope in found if scope.parts[-1].kind != LINK]
+        return [scope for scope in found if scope.parts[-1].kind != SEGMENT]
 
 
 class Topic(SyncApi, TopicOperations):
@@ -159,9 +159,9 @@ class Topic(SyncApi, TopicOperations):
         the own of each identity: two agents that subscribe as `inbox` are two subscribers. Of two that are subscribed
         under one name at a time, the last one has it, and the other is told so (`ConflictError`, code `lease-lost`).
         """
-        from holdfast.state.sharing.subscription import Subscription, subscribed
+        from holdfast.state.sharing.subscription import Subscription, subscribe
 
-        return run(subscribed(Subscription, self._place, name, start))
+        return run(subscribe(Subscription, self._place, name, start))
 
 
 class AsyncTopic(AsyncApi, TopicOperations):
@@ -169,6 +169,6 @@ class AsyncTopic(AsyncApi, TopicOperations):
 
     async def subscribe(self, name: str, *, start: Start = "now") -> AsyncSubscription:
         """The same as `Topic.subscribe`."""
-        from holdfast.state.sharing.subscription import AsyncSubscription, subscribed
+        from holdfast.state.sharing.subscription import AsyncSubscription, subscribe
 
-        return await arun(subscribed(AsyncSubscription, self._place, name, start))
+        return await arun(subscribe(AsyncSubscription, self._place, name, start))

@@ -9,11 +9,11 @@ from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import Branch, StepRef
 from holdfast.state.sharing.resource import SharedResource
 
-KEPT = 1000
+RETAINED_STEPS = 1000
 """How many steps are kept, unless told otherwise."""
 
 
-async def trim(place: SharedResource, keep: int) -> int:
+async def trim_history(place: SharedResource, keep: int) -> int:
     """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
     count = max(validation.require_count(keep, "number of steps to keep"), 1)
     await place.handle.guard.allow("write", place.scope, ())

@@ -48,7 +48,7 @@ class WorkClaim:
     @property
     def key(self) -> str:
         """The key that says so."""
-        return _timed(self.lane, "held", self.until, self.name)
+        return _timed_key(self.lane, "held", self.until, self.name)
 
 
 class DueWork(NamedTuple):
@@ -66,22 +66,22 @@ class RefusedWork(NamedTuple):
     writes: Sequence[KeyWrite]
 
 
-Opened: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
+LoadWork: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
 """Gives what a worker needs to know of a piece of work."""
 
 
-def ready(lane: str, name: str) -> str:
+def ready_key(lane: str, name: str) -> str:
     """The key of a piece of work that is ready."""
     return f"{lane}/ready/{name}"
 
 
-def put(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
+def put_work(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
     """Have a piece of work be ready, or be so at a time."""
-    key = _timed(lane, "later", due, name) if due else ready(lane, name)
+    key = _timed_key(lane, "later", due, name) if due else ready_key(lane, name)
     return KeyWrite(key, "put", packed=pack_value(handle, key, tries))
 
 
-async def dues(view: ScopeView, lane: str) -> list[DueWork]:
+async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
     """What comes next: that whose worker died, that whose time has come, and then what is ready."""
     found = []
     for what in ("held", "later"):
@@ -89,17 +89,17 @@ async def dues(view: ScopeView, lane: str) -> list[DueWork]:
             time, name = key.split("/")[-2:]
             if int(time) > view.now:
                 break
-            found.append(DueWork(name, key, await _tries(view, key), what == "held"))
+            found.append(DueWork(name, key, await _read_tries(view, key), what == "held"))
     if len(found) < _FEW:
         keys = await view.names(f"{lane}/ready/", _FEW)
-        found += [DueWork(key.rpartition("/")[2], key, await _tries(view, key), False) for key in keys]
+        found += [DueWork(key.rpartition("/")[2], key, await _read_tries(view, key), False) for key in keys]
     return found
 
 
 class TakeWork(Generic[T]):
     """Taking a piece of work from a lane, if there is one."""
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: LoadWork[T]) -> None:
         self._handle = handle
         self._own = own
         self._lane = lane
@@ -119,14 +119,14 @@ class TakeWork(Generic[T]):
 
     async def _writes(self, view: ScopeView) -> list[KeyWrite]:
         self._taken, made = None, list[KeyWrite]()
-        for each in await dues(view, self._lane):
+        for each in await due_work(view, self._lane):
             made.append(KeyWrite(each.key, "delete"))
             content = await self._opened(view, each)
             if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
             claim = WorkClaim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
-            made.append(_hold(self._handle, claim))
+            made.append(_claim_write(self._handle, claim))
             self._taken = claim, content
             break
         if not made:
@@ -134,7 +134,7 @@ class TakeWork(Generic[T]):
         return made
 
 
-async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
+async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
     """`ConflictError` unless a worker still holds a piece of work."""
     held = await view.item(claim.key)
     if held is None or held.value[0] != claim.token:
@@ -146,30 +146,30 @@ async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
         )
 
 
-async def extend(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
+async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
     """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
     longer: WorkClaim = claim
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
         nonlocal longer
-        await check(view, claim, what)
+        await check_claim(view, claim, what)
         until = max(view.now + int(lease * 1e9), claim.until + 1)
         longer = WorkClaim(claim.lane, claim.name, claim.token, claim.tries, until)
-        return [KeyWrite(claim.key, "delete"), _hold(handle, longer)]
+        return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 
     await commit(handle, {own: writes})
     claim.until = longer.until
 
 
-def _hold(handle: StoreHandle, claim: WorkClaim) -> KeyWrite:
+def _claim_write(handle: StoreHandle, claim: WorkClaim) -> KeyWrite:
     return KeyWrite(claim.key, "take", packed=pack_value(handle, claim.key, [claim.token, claim.tries]))
 
 
-async def _tries(view: ScopeView, key: str) -> int:
+async def _read_tries(view: ScopeView, key: str) -> int:
     found = await view.item(key)
     value = 0 if found is None else found.value
     return int(value[1] if isinstance(value, list) else value)
 
 
-def _timed(lane: str, what: str, time: int, name: str) -> str:
+def _timed_key(lane: str, what: str, time: int, name: str) -> str:
     return f"{lane}/{what}/{time:0{_DIGITS}d}/{name}"
