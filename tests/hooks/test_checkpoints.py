@@ -186,7 +186,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
     held = store()
     bare = run(call_hooks(held._engine, "session.start", scope="session:s", value={"a": 1}))
     assert (bare.value, bare.events, bare.notes) == ({"a": 1}, (), {})
-    bare.done(1, "x")
+    bare.call_after(1, "x")
     seen: list[tuple[Any, ...]] = []
 
     @held.hooks.before("session.start")
@@ -211,10 +211,10 @@ def test_features_call_hooks_of_their_own_points() -> None:
     assert call.value == {"a": 1, "signed": "me"}
     assert [(event.action, event.target, event.outcome) for event in call.events] == [("sign", "s", "changed")]
     assert call.notes == {"ticket": 1}
-    call.done(3, "the-step")
+    call.call_after(3, "the-step")
     assert seen == [("session.start", "s", {"a": 1, "signed": "me"}, 3, "the-step")]
     other = run(call_hooks(held._engine, "artifact.register", scope="global"))
     assert other.value is holdfast.MISSING
-    other.done()
+    other.call_after()
     assert events(held) == [] or held.hooks.drain(30)
     held.close()

@@ -221,7 +221,7 @@ def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
     state.get("k")
     backend.fails = True
     notes = store._recorder()
-    notes._flush_late()  # a thread of its own: nobody is there to be told
+    notes._flush_in_timer()  # a thread of its own: nobody is there to be told
     state.get("k")
     with pytest.raises(UnavailableError):
         store.audit.query()

@@ -61,7 +61,7 @@ def test_a_policy_decides_as_its_rules_read(rules: list[tuple[bool, Any, str]]) 
     for allows, right, name in rules:
         add = policy.allow if allows else policy.deny
         policy = add(right, f"agent:{name}")
-    assert Policy.of(policy.plain()) == policy
+    assert Policy.of(policy.to_list()) == policy
     for name in ("a", "b", "ab", "aba"):
         fits = (allows for allows, right, pattern in rules if right != "write" and fnmatchcase(name, pattern))
         assert policy.verdict("read", Scope.of(agent=name), ["k"]) == next(fits, None)

@@ -368,7 +368,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     for on_end in ("archive", "delete"):
         session = store.sessions.start(on_end, on_end=on_end)
         session.state["k"] = 1
-        late, taken = store.state(session=on_end, agent="late"), lifecycle.SessionLifecycle._ended
+        late, taken = store.state(session=on_end, agent="late"), lifecycle.SessionLifecycle._save_end
 
         async def ended(self: Any, *args: Any, late: Any = late, taken: Any = taken, **kwargs: Any) -> Any:
             if not len(late):
@@ -376,7 +376,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
             return await taken(self, *args, **kwargs)
 
         with monkeypatch.context() as patched:
-            patched.setattr(lifecycle.SessionLifecycle, "_ended", ended)
+            patched.setattr(lifecycle.SessionLifecycle, "_save_end", ended)
             session.end()
         assert dict(late) == {}
         with pytest.raises(DeniedError):

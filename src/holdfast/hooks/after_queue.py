@@ -37,13 +37,13 @@ _MAX_FAILURES = 10
 class QueuedHook:
     """An after-hook to be run."""
 
-    __slots__ = ("context", "gone", "hook", "subject")
+    __slots__ = ("context", "finished", "hook", "subject")
 
     def __init__(self, hook: Hook, subject: HookedChange, context: Context) -> None:
         self.hook = hook
         self.subject = subject
         self.context = context
-        self.gone = False
+        self.finished = False
         """It has been run, or dropped."""
 
 
@@ -59,27 +59,27 @@ class AfterQueue:
     ) -> None:
         self._run = run
         self._write = write
-        self._most = most
-        self._every = every
-        self._lanes = WorkerThreads("holdfast-after", _MAX_THREADS)
+        self._max_waiting = most
+        self._interval = every
+        self._threads = WorkerThreads("holdfast-after", _MAX_THREADS)
         self.dropped = 0
         """How many were dropped because too many waited."""
         self.renew_locks()
 
     def renew_locks(self) -> None:
         """For a forked child: what waits is the parent's."""
-        self._lanes.renew_locks()
+        self._threads.renew_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._all: deque[QueuedHook] = deque()
         self._by_scope: dict[str, deque[QueuedHook]] = {}
         self.waiting = 0
         """How many wait or are at work."""
-        self._told: list[Event] = []
+        self._unrecorded: list[Event] = []
         self._writing = False
-        self._hurry = False
-        self._ended = False
-        self._scribe: threading.Thread | None = None
+        self._draining = False
+        self._closed = False
+        self._recorder: threading.Thread | None = None
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -87,25 +87,25 @@ class AfterQueue:
         """Have a hook run after those of the same scope that were put before it."""
         scope = job.subject.scope
         with self._changed:
-            if self.waiting >= self._most:
+            if self.waiting >= self._max_waiting:
                 self._drop()
             self.waiting += 1
             self._all.append(job)
-            while self._all and self._all[0].gone:
+            while self._all and self._all[0].finished:
                 self._all.popleft()
             lane = self._by_scope.get(scope)
             if lane is not None:
                 lane.append(job)
                 return
             self._by_scope[scope] = deque((job,))
-        self._lanes.start(lambda: self._serve(scope))
+        self._threads.start(lambda: self._serve(scope))
 
     def _drop(self) -> None:
         """Make room. Those at work are no longer in the queue."""
         while self._all:
             oldest = self._all.popleft()
-            if not oldest.gone:
-                oldest.gone = True
+            if not oldest.finished:
+                oldest.finished = True
                 oldest.hook.dropped += 1
                 self.waiting -= 1
                 self.dropped += 1
@@ -118,14 +118,14 @@ class AfterQueue:
         while True:
             with self._changed:
                 lane = self._by_scope.get(scope)
-                while lane and lane[0].gone:
+                while lane and lane[0].finished:
                     lane.popleft()
                 if not lane:
                     self._by_scope.pop(scope, None)
                     self._changed.notify_all()
                     return
                 job = lane.popleft()
-                job.gone = True
+                job.finished = True
             event = None
             try:
                 event = self._run(job)
@@ -135,43 +135,43 @@ class AfterQueue:
                 with self._changed:
                     self.waiting -= 1
                     if event is not None:
-                        self.tell(event)
+                        self.record(event)
                     if not self.waiting:
                         self._changed.notify_all()
 
     # Recording --------------------------------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Have it recorded that a hook ran."""
         with self._lock:  # the condition's own, which takes fewer calls
-            self._told.append(event)
-            if self._scribe is None and not self._ended:
-                self._scribe = threading.Thread(target=self._record, name="holdfast-hook-rows", daemon=True)
-                self._scribe.start()
-            elif len(self._told) in (1, _MAX_ROWS):
+            self._unrecorded.append(event)
+            if self._recorder is None and not self._closed:
+                self._recorder = threading.Thread(target=self._record_loop, name="holdfast-hook-rows", daemon=True)
+                self._recorder.start()
+            elif len(self._unrecorded) in (1, _MAX_ROWS):
                 self._changed.notify_all()
 
-    def _record(self) -> None:
+    def _record_loop(self) -> None:
         """Record what there is, from time to time."""
         failed = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._told or self._ended, self._every)
-                if not self._told:
-                    self._scribe = None
+                self._changed.wait_for(lambda: self._unrecorded or self._closed, self._interval)
+                if not self._unrecorded:
+                    self._recorder = None
                     return
-                self._changed.wait_for(self._is_due, None if self._ended else self._every)
-                events, self._told = self._told[:_MAX_ROWS], self._told[_MAX_ROWS:]
+                self._changed.wait_for(self._is_due, None if self._closed else self._interval)
+                events, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
                 self._writing = True
             try:
                 self._write(events)
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
-                if failed < _MAX_FAILURES and not self._ended:
+                if failed < _MAX_FAILURES and not self._closed:
                     log.warning("executions of hooks are not recorded yet", exc_info=error)
                     with self._changed:
-                        self._told = [*events, *self._told]
+                        self._unrecorded = [*events, *self._unrecorded]
                 else:
                     log.error("%d executions of hooks could not be recorded", len(events), exc_info=error)
                     failed = 0
@@ -180,36 +180,36 @@ class AfterQueue:
                     self._writing = False
                     self._changed.notify_all()
             if failed:
-                time.sleep(min(self._every, 0.1 * failed))
+                time.sleep(min(self._interval, 0.1 * failed))
 
     def _is_due(self) -> bool:
-        return (self._hurry and not self.waiting) or self._ended or len(self._told) >= _MAX_ROWS
+        return (self._draining and not self.waiting) or self._closed or len(self._unrecorded) >= _MAX_ROWS
 
     # Ending -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> bool:
         """Wait until all that waits has run and is recorded. False if it has not by then."""
         with self._changed:
-            self._hurry = True
+            self._draining = True
             self._changed.notify_all()
             try:
                 return self._changed.wait_for(self._is_idle, timeout)
             finally:
-                self._hurry = False
+                self._draining = False
 
     def _is_idle(self) -> bool:
-        return not (self._by_scope or self.waiting or self._told or self._writing)
+        return not (self._by_scope or self.waiting or self._unrecorded or self._writing)
 
     def close(self) -> None:
         """End all threads; what still waits is dropped."""
         with self._changed:
             for job in self._all:
-                if not job.gone:
-                    job.gone = True
+                if not job.finished:
+                    job.finished = True
                     job.hook.dropped += 1
                     self.waiting -= 1
                     self.dropped += 1
             self._all.clear()
-            self._ended = True
+            self._closed = True
             self._changed.notify_all()
-        self._lanes.close()
+        self._threads.close()

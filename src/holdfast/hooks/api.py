@@ -78,14 +78,14 @@ class HookOperations:
         is made, which is for functions that are quick for sure. With `record` the values it is given and makes are
         stored with its executions, else digests.
         """
-        return self._registers(BEFORE, points, fail_closed, options)
+        return self._register(BEFORE, points, fail_closed, options)
 
     def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
         """Have a function called after changes, soon: nobody waits for it, and it can do the change no harm.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
         """
-        return self._registers(AFTER, points, False, options)
+        return self._register(AFTER, points, False, options)
 
     def add(
         self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
@@ -96,7 +96,7 @@ class HookOperations:
             raise InvalidError(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
         options.setdefault("inline", hook.inline)
         closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
-        self._registers(phase, points, closed, options)(hook)
+        self._register(phase, points, closed, options)(hook)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Take a hook away: by its name, or the function itself. Raises `NotFoundError`."""
@@ -142,7 +142,7 @@ class HookOperations:
             self._engine.hooks = registry = HookRegistry(self._engine, self._tenant)
         return registry
 
-    def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
+    def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
         if points and callable(points[0]):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         meant = check_points(points)

@@ -19,7 +19,7 @@ class HookBreaker:
         self, clock: Callable[[], int], failures: int = MAX_FAILURES, rest: int = REST, longest: int = LONGEST_REST
     ) -> None:
         self._clock = clock
-        self._most = failures
+        self._max_failures = failures
         self._first_rest = self._rest = rest
         self._longest = longest
         self.failures = 0
@@ -36,7 +36,7 @@ class HookBreaker:
             return "on"
         return "trying" if self._trying or self._clock() >= self.until else "off"
 
-    def lets(self) -> bool:
+    def allows(self) -> bool:
         """Whether to call it now. Whoever is told so tells how it went."""
         if not self.until:
             return True
@@ -63,13 +63,13 @@ class HookBreaker:
             self.failures += 1
             if self._trying:
                 self._rest = min(2 * self._rest, self._longest)
-            elif self.failures < self._most or self.until:
+            elif self.failures < self._max_failures or self.until:
                 return False
             self._trying = False
             self.until = self._clock() + self._rest
             return True
 
-    def left(self) -> None:
+    def cancel_trial(self) -> None:
         """It was not called after all: whether it would go well is still open."""
         with self._lock:
             self._trying = False

@@ -204,26 +204,26 @@ class CountChanges:
             figures.count += 1
             figures.total += seconds
             figures.worst = max(figures.worst, seconds)
-            figures.classes[bisect_left(BOUNDS, seconds)] += 1
+            figures.buckets[bisect_left(BOUNDS, seconds)] += 1
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """By point: `count`, `seconds` in all, `worst`, and `buckets`, how many took at most so many seconds."""
         with self._lock:
-            return {point: figures.shown() for point, figures in self._points.items()}
+            return {point: figures.to_dict() for point, figures in self._points.items()}
 
 
 class _PointCounts:
-    __slots__ = ("classes", "count", "total", "worst")
+    __slots__ = ("buckets", "count", "total", "worst")
 
     def __init__(self) -> None:
         self.count = 0
         self.total = self.worst = 0.0
-        self.classes = [0] * (len(BOUNDS) + 1)
+        self.buckets = [0] * (len(BOUNDS) + 1)
 
-    def shown(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As callers see it; the buckets add up, as in Prometheus."""
         buckets, so_far = {}, 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.classes, strict=True):
+        for bound, count in zip((*BOUNDS, float("inf")), self.buckets, strict=True):
             so_far += count
             buckets[bound] = so_far
         return {"count": self.count, "seconds": self.total, "worst": self.worst, "buckets": buckets}

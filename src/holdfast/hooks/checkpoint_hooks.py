@@ -38,7 +38,7 @@ class CheckpointHooks:
 
     async def save(self, save: Save, savings: Sequence[AppendRequest]) -> list[StepInfo]:
         """Save steps, and call the hooks of those that are checkpoints."""
-        hooked = [None if saving.line.name.startswith(MARK) else self._hooked(saving) for saving in savings]
+        hooked = [None if saving.line.name.startswith(MARK) else self._hooks_for(saving) for saving in savings]
         if not any(hooked):
             return await save(*savings)
         given = [saving if each is None else await each.begin() for saving, each in zip(savings, hooked, strict=True)]
@@ -48,7 +48,7 @@ class CheckpointHooks:
                 each.end(head)
         return heads
 
-    def _hooked(self, saving: AppendRequest) -> _HookedSave | None:
+    def _hooks_for(self, saving: AppendRequest) -> _HookedSave | None:
         registry, thread = self._registry, saving.line.name
         before, after = registry.matching(SAVE, thread)
         return _HookedSave(registry, saving, before, after) if before or after else None
@@ -61,7 +61,7 @@ class _HookedSave:
         self, registry: HookRegistry, saving: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
     ) -> None:
         self._registry = registry
-        self._saving = saving
+        self._request = saving
         self._before = before
         self._after = after
         self._wants_value = any(hook.wants_value for hook in (*before, *after))
@@ -77,7 +77,7 @@ class _HookedSave:
             dump=self._dump,
             metadata={**metadata, "kind": saving.kind},
         )
-        self._began = registry.engine.context.clock()
+        self._started = registry.engine.context.clock()
         self._called = False
 
     def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
@@ -87,19 +87,19 @@ class _HookedSave:
 
     async def begin(self) -> AppendRequest:
         """What is to be saved instead."""
-        saving, state = self._saving, self._saving.state
+        saving, state = self._request, self._request.state
         if callable(state):
             state = self._edit(state) if self._wants_value or self._before else state
         else:
             state = await self._call(state)
-        return replace(saving, state=state, attached_changes=self._riders)
+        return replace(saving, state=state, attached_changes=self._attach)
 
     async def _call(self, state: PackedMap | None) -> Any:
         """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
         subject = self._subject
         stored = MISSING if state is None else state
-        if not self._called or stored != subject.given:
-            subject.renew(stored)
+        if not self._called or stored != subject.original:
+            subject.reset(stored)
             await self._registry.before(self._before, subject)
             self._called = True
         return subject.stored
@@ -112,7 +112,7 @@ class _HookedSave:
             if not self._wants_value:
                 await self._call(None)
                 return found
-            line, states = self._saving.line, self._registry.engine.states
+            line, states = self._request.line, self._registry.engine.states
             old: PackedMap = {}
             if held is not None:
                 old = await states.resolve_pointers(line, await states.whole(line, held))
@@ -121,8 +121,8 @@ class _HookedSave:
 
         return hooked
 
-    def _riders(self, id: str) -> list[Change]:
-        saving, clock = self._saving, self._registry.engine.context.clock
+    def _attach(self, id: str) -> list[Change]:
+        saving, clock = self._request, self._registry.engine.context.clock
         own = [] if saving.attached_changes is None else list(saving.attached_changes(id))
         if not self._subject.events:
             return own
@@ -132,7 +132,7 @@ class _HookedSave:
     def end(self, head: StepInfo) -> None:
         """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
         subject = self._subject
-        if self._saving.if_changed and head.point.time < self._began:
+        if self._request.if_changed and head.point.time < self._started:
             return
         subject.version, subject.id = head.point.depth + 1, head.point.id
         if self._after:

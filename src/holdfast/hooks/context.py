@@ -53,13 +53,13 @@ class HookedChange:
         "changed",
         "dump",
         "events",
-        "given",
         "id",
         "key",
         "load",
         "metadata",
         "notes",
         "old",
+        "original",
         "point",
         "scope",
         "started",
@@ -91,7 +91,7 @@ class HookedChange:
         self.key = key
         self.trace = trace
         self.started = started
-        self.stored = self.given = stored
+        self.stored = self.original = stored
         self.load = load
         self.dump = dump
         self.actor = actor
@@ -107,9 +107,9 @@ class HookedChange:
         self.changed = False
         """Whether they made the value another one."""
 
-    def renew(self, stored: Any) -> None:
+    def reset(self, stored: Any) -> None:
         """It is another value: what was done with the one before does not count."""
-        self.stored = self.given = stored
+        self.stored = self.original = stored
         self.events, self.notes, self.changed = [], _NOTHING, False
 
 
@@ -122,7 +122,7 @@ class FixedFields(dict[str, Any]):
         """As they are stored."""
         known: tuple[Codec, bytes] | None = getattr(self, "_known", None)
         if known is None or known[0] is not codec:
-            known = self._known = codec, codec.pack(dict(self))
+            known = self._cached = codec, codec.pack(dict(self))
         return known[1]
 
 
@@ -242,7 +242,7 @@ class HookResult(NamedTuple):
     error: BaseException | None = None
     duration: int = 0
     """In nanoseconds."""
-    answered: bool = False
+    returned: bool = False
     """Whether it returned, with what is its value."""
 
 

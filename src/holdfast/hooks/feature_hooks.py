@@ -37,7 +37,7 @@ class FeatureHooks:
         """What they noted for the audit row of the change."""
         return _NOTHING if self._subject is None else self._subject.notes
 
-    def done(self, version: int = 0, id: str = "") -> None:
+    def call_after(self, version: int = 0, id: str = "") -> None:
         """The change is committed, by the step of this id: have those called that follow it."""
         subject = self._subject
         if self._registry is None or subject is None:

@@ -62,7 +62,7 @@ class _ExecutionFilter(NamedTuple):
     since: int
     limit: int
 
-    def means(self, row: Row) -> bool:
+    def matches(self, row: Row) -> bool:
         """Whether a row is one of those that are asked for."""
         time, kind, _, action, *_ = row.columns
         if kind != "hook" or int(time) < self.since or self.hook not in (None, action):
@@ -78,7 +78,7 @@ async def _scan_line(engine: Engine, line: tuple[str, str], asked: _ExecutionFil
     while True:
         query = Scan(EVENTS, line, stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await engine.context.backend.read([query])
-        found += filter(asked.means, rows)
+        found += filter(asked.matches, rows)
         if len(rows) < _PAGE or len(found) >= asked.limit or int(rows[-1].columns[0]) < asked.since - _SLACK:
             return found
         stop = rows[-1].key[2:]
@@ -90,7 +90,7 @@ async def _scan_tenant(engine: Engine, tenant: str, asked: _ExecutionFilter) -> 
     start: tuple[Any, ...] = ()
     while True:
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
-        found = nlargest(asked.limit, [*found, *filter(asked.means, rows)], key=lambda row: int(row.columns[0]))
+        found = nlargest(asked.limit, [*found, *filter(asked.matches, rows)], key=lambda row: int(row.columns[0]))
         if len(rows) < _PAGE:
             return found
         *rest, number = rows[-1].key[1:]

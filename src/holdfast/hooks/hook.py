@@ -71,12 +71,12 @@ class Hook:
             self.last_error,
         )
 
-    def ended(self, result: HookResult) -> None:
+    def count_result(self, result: HookResult) -> None:
         """Count an execution, and switch the hook off or on. Counts are no promise: two threads may count as one."""
         if result.outcome == "skipped":
             self.skipped += 1
             return
-        self.took(result.duration)
+        self.count_call(result.duration)
         if result.outcome in ("error", "late"):
             self.failures += 1
             self.last_error = f"{type(result.error).__name__}: {result.error}"
@@ -90,7 +90,7 @@ class Hook:
         if self.breaker.succeeded():
             log.warning("the hook %s is back", self.name)
 
-    def took(self, duration: int) -> None:
+    def count_call(self, duration: int) -> None:
         """Count an execution that took so many nanoseconds."""
         self.calls += 1
         self.total += duration

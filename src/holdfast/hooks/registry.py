@@ -46,7 +46,7 @@ class MatchedHooks(NamedTuple):
     after: tuple[Hook, ...]
     all_keys: bool
 
-    def of(self, key: str) -> tuple[Sequence[Hook], Sequence[Hook]]:
+    def for_key(self, key: str) -> tuple[Sequence[Hook], Sequence[Hook]]:
         """Those that are meant for a key."""
         return (self.before, self.after) if self.all_keys else (_for_key(self.before, key), _for_key(self.after, key))
 
@@ -54,7 +54,7 @@ class MatchedHooks(NamedTuple):
 class ActivePoints(NamedTuple):
     """The points at which any hooks are meant in a scope."""
 
-    meant: Mapping[str, MatchedHooks]
+    matched: Mapping[str, MatchedHooks]
     wants_old: bool
     """Whether any of them may look at the value that was there before."""
 
@@ -70,11 +70,13 @@ class HookRegistry:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
-        self.known: dict[str, ActivePoints] = {}
+        self.cache: dict[str, ActivePoints] = {}
         """What was called for lately, by scope: for those who save the call of `points`."""
         self._lock = Lock()
         self._runner = HookRunner()
-        self.later = AfterQueue(self._run_after, lambda events: execution_log.record_executions(engine, tenant, events))
+        self.after_queue = AfterQueue(
+            self._run_after, lambda events: execution_log.record_executions(engine, tenant, events)
+        )
         renew_after_fork(self)
 
     @staticmethod
@@ -93,7 +95,7 @@ class HookRegistry:
                     f"there is a hook {hook.name!r} already", hint="Give this one another name, or remove that one"
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
-            self.known = {}
+            self.cache = {}
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Take hooks away: the one of a name, or those that call a function."""
@@ -102,7 +104,7 @@ class HookRegistry:
             if len(left) == len(self._hooks):
                 raise NotFoundError("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
             self._hooks = left
-            self.known = {}
+            self.cache = {}
 
     def infos(self) -> list[HookInfo]:
         """All hooks, in the order in which they are called."""
@@ -116,18 +118,18 @@ class HookRegistry:
         return {
             "hooks": len(self._hooks),
             "hooks_off": ", ".join(off),
-            "hooks_waiting": self.later.waiting,
-            "hooks_dropped": self.later.dropped,
+            "hooks_waiting": self.after_queue.waiting,
+            "hooks_dropped": self.after_queue.dropped,
         }
 
     def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[Hook], Sequence[Hook]]:
         """The before-hooks and the after-hooks that are meant, in order."""
-        found = self.points(scope).meant.get(point)
-        return ((), ()) if found is None else found.of(key)
+        found = self.points(scope).matched.get(point)
+        return ((), ()) if found is None else found.for_key(key)
 
     def points(self, scope: str) -> ActivePoints:
         """What is called in a scope."""
-        return self.known.get(scope) or self._match(scope)
+        return self.cache.get(scope) or self._match(scope)
 
     def _match(self, scope: str) -> ActivePoints:
         with self._lock:
@@ -135,9 +137,9 @@ class HookRegistry:
             points = frozenset[str]().union(*(hook.points for hook in here))
             meant = {point: _by_phase([hook for hook in here if point in hook.points]) for point in points}
             found = ActivePoints(meant, any(hook.wants_old for hook in here))
-            if len(self.known) >= _MAX_CACHED:
-                self.known = {}
-            self.known[scope] = found
+            if len(self.cache) >= _MAX_CACHED:
+                self.cache = {}
+            self.cache[scope] = found
             return found
 
     # Before -----------------------------------------------------------------------------------------------------
@@ -155,22 +157,24 @@ class HookRegistry:
                     subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", looked))
                     continue
                 result = looked
-            elif is_running(hook.name) or not hook.breaker.lets():
+            elif is_running(hook.name) or not hook.breaker.allows():
                 pass
             elif hook.inline:
                 result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, told))
             else:
                 run = self._runner.on_loop if hook.is_async else self._runner.in_thread
                 result = await run(hook.function, told, hook.budget, hook_context(hook.name, subject.trace))
-            veto = self._settle(hook, subject, told, result)
+            veto = self._apply_result(hook, subject, told, result)
             if veto is not None:
-                await self._refuse(subject, veto)
+                await self._raise_veto(subject, veto)
 
-    def _settle(self, hook: Hook, subject: HookedChange, told: HookContext, result: HookResult) -> VetoError | None:
+    def _apply_result(
+        self, hook: Hook, subject: HookedChange, told: HookContext, result: HookResult
+    ) -> VetoError | None:
         """Have what a hook did count. Returns the veto, if it comes to one."""
         given = subject.stored
         outcome, changed = result.outcome, False
-        if result.answered:
+        if result.returned:
             if told.notes:
                 subject.notes = {**subject.notes, **told.notes}
             if result.value is not None:
@@ -182,7 +186,7 @@ class HookRegistry:
                 if changed:
                     subject.changed = True
                     outcome = "changed" if outcome == "ok" else outcome
-        hook.ended(result)
+        hook.count_result(result)
         detail = b""
         if hook.record or outcome != "ok":
             detail = execution_log.pack_detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
@@ -190,7 +194,7 @@ class HookRegistry:
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
             return result.error
-        if hook.fail_closed and not result.answered and not is_running(hook.name):
+        if hook.fail_closed and not result.returned and not is_running(hook.name):
             what = "is off because it failed again and again" if outcome == "skipped" else "failed"
             refusal = VetoError(
                 f"the hook {hook.name!r} {what}, and nothing is changed without it",
@@ -201,7 +205,7 @@ class HookRegistry:
             return refusal
         return None
 
-    async def _refuse(self, subject: HookedChange, veto: VetoError) -> None:
+    async def _raise_veto(self, subject: HookedChange, veto: VetoError) -> None:
         """Store that a change was refused, and refuse it."""
         try:
             await execution_log.record_veto(self.engine, self.tenant, subject)
@@ -222,34 +226,34 @@ class HookRegistry:
             if hook.pure and not hook.breaker.failures:
                 looked = _call_pure(hook, HookContext(subject))
                 if isinstance(looked, int):
-                    self.later.tell(self._event(hook, subject, "ok", looked))
+                    self.after_queue.record(self._event(hook, subject, "ok", looked))
                 else:
-                    self.later.tell(self._told(hook, subject, looked))
+                    self.after_queue.record(self._finish_after(hook, subject, looked))
             elif is_running(hook.name):
-                self.later.tell(self._told(hook, subject, _SKIPPED))
+                self.after_queue.record(self._finish_after(hook, subject, _SKIPPED))
             elif hook.inline:
                 result = _SKIPPED
-                if hook.breaker.lets():
+                if hook.breaker.allows():
                     result = _mark_late(
                         hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject))
                     )
-                self.later.tell(self._told(hook, subject, result))
+                self.after_queue.record(self._finish_after(hook, subject, result))
             else:
-                self.later.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace)))
+                self.after_queue.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace)))
 
     def _run_after(self, job: QueuedHook) -> Event:
         """Run an after-hook, in a thread that does nothing else."""
         hook, result = job.hook, _SKIPPED
-        if hook.breaker.lets():
+        if hook.breaker.allows():
             start = self._runner.on_loop if hook.is_async else self._runner.in_thread
             result = start(hook.function, HookContext(job.subject), hook.budget, job.context).wait()
-        return self._told(hook, job.subject, result)
+        return self._finish_after(hook, job.subject, result)
 
-    def _told(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
+    def _finish_after(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
         """Count an execution of an after-hook. Returns what is to be told of it."""
         if result.outcome == "veto":
             result = result._replace(outcome="error")  # it is too late for one
-        hook.ended(result)
+        hook.count_result(result)
         detail = b""
         if hook.record or result.outcome != "ok":
             detail = execution_log.pack_detail(
@@ -261,11 +265,11 @@ class HookRegistry:
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
-    def tell(self, subject: HookedChange) -> None:
+    def record_before(self, subject: HookedChange) -> None:
         """Have it recorded what before-hooks did, where there is no step to tell it with."""
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
         for event in subject.events:
-            self.later.tell(event._replace(target=target, time=now, trace=subject.trace))
+            self.after_queue.record(event._replace(target=target, time=now, trace=subject.trace))
 
     async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
         """Delete a thread, and call the hooks of that. Raises `VetoError`."""
@@ -274,7 +278,7 @@ class HookRegistry:
         before, after = self.matching(point, line.name)
         if before:
             await self.before(before, subject)
-            self.tell(subject)
+            self.record_before(subject)
         deleted = await delete()
         if after and deleted:
             self.after(after, subject)
@@ -284,20 +288,20 @@ class HookRegistry:
 
     def drain(self, timeout: float) -> bool:
         """Wait until all after-hooks have run and are recorded. False if they have not by then."""
-        return self.later.drain(timeout)
+        return self.after_queue.drain(timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """The same, and end all threads."""
-        if not self.later.drain(timeout):
-            log.error("after-hooks were not done when the store was closed: %d were left", self.later.waiting)
-        self.later.close()
+        if not self.after_queue.drain(timeout):
+            log.error("after-hooks were not done when the store was closed: %d were left", self.after_queue.waiting)
+        self.after_queue.close()
         self._runner.close()
 
     def renew_locks(self) -> None:
         """For a forked child: what waits is the parent's to do."""
         self._lock = Lock()
         self._runner.renew_locks()
-        self.later.renew_locks()
+        self.after_queue.renew_locks()
         for hook in self._hooks:
             hook.breaker.renew_locks()
 
@@ -318,7 +322,7 @@ def _call_pure(hook: Hook, told: HookContext) -> int | HookResult:
     duration = time.perf_counter_ns() - start
     if value is not None or duration > hook.budget * 1e9:
         return _mark_late(hook, check_result(start, value))
-    hook.took(duration)
+    hook.count_call(duration)
     return duration
 
 
@@ -326,7 +330,7 @@ def _mark_late(hook: Hook, result: HookResult) -> HookResult:
     """The result of a hook that ran here. Nobody was spared the wait for one that was late, so its answer counts."""
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
-    return HookResult("late", result.value, overrun_error(hook.budget), result.duration, answered=True)
+    return HookResult("late", result.value, overrun_error(hook.budget), result.duration, returned=True)
 
 
 def _replace_value(subject: HookedChange, value: Any) -> bool:

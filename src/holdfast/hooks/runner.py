@@ -147,7 +147,7 @@ class _HookCall(Suspension[HookResult]):
     ) -> None:
         self._runner = runner
         self._function = function
-        self._told = told
+        self._call = told
         self._budget = budget
         self._context = context
 
@@ -187,7 +187,7 @@ class _InThread(_HookCall):
 
     def _run(self, start: int) -> HookResult:
         try:
-            return self._context.run(call_hook, self._function, self._told, start)
+            return self._context.run(call_hook, self._function, self._call, start)
         except BaseException as error:  # noqa: BLE001 - it is not this thread's to end the program
             return build_result(start, error=error)
 
@@ -200,7 +200,7 @@ class _OnLoop(_HookCall):
         tasks = []
 
         async def task() -> None:
-            found.append(await self._awaited(start))
+            found.append(await self._run(start))
             done.release()
 
         loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(task(), context=self._context)))
@@ -211,7 +211,7 @@ class _OnLoop(_HookCall):
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
-        task = loop.create_task(self._awaited(start), context=self._context)
+        task = loop.create_task(self._run(start), context=self._context)
 
         async def bounded() -> HookResult:
             try:
@@ -226,9 +226,9 @@ class _OnLoop(_HookCall):
 
         return loop.create_task(bounded())
 
-    async def _awaited(self, start: int) -> HookResult:
+    async def _run(self, start: int) -> HookResult:
         try:
-            return build_result(start, await self._function(self._told))
+            return build_result(start, await self._function(self._call))
         except asyncio.CancelledError as error:
             return build_result(start, error=error)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result

@@ -16,7 +16,7 @@ class WorkerThreads:
 
     def __init__(self, name: str, most: int) -> None:
         self._name = name
-        self._most = most
+        self._max_threads = most
         self.renew_locks()
         weakref.finalize(self, _end, self._queue, self._threads)
 
@@ -31,7 +31,7 @@ class WorkerThreads:
         """Have a task done by the next thread that is free."""
         if not self._idle.acquire(blocking=False):
             with self._lock:
-                if len(self._threads) < self._most:
+                if len(self._threads) < self._max_threads:
                     arguments = (self._queue, self._idle)
                     thread = threading.Thread(target=_work, args=arguments, name=self._name, daemon=True)
                     self._threads.append(thread)

@@ -93,7 +93,7 @@ class AccessOperations:
 
     def __init__(self, handle: StoreHandle, notes: AuditRecorder) -> None:
         self._handle = handle
-        self._notes = notes
+        self._recorder = notes
         self._access = AccessRegistry(handle.engine, handle.tenant)
 
     @sync_and_async
@@ -165,8 +165,8 @@ class AccessOperations:
         identity = parse_identity(who)
         if identity.owns(at):
             return True
-        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._notes)
-        rights = await self._access.rights(await self._access.fresh(), identity)
+        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._recorder)
+        rights = await self._access.rights(await self._access.tip(), identity)
         return guard.decide(rights, action, at, keys) is None
 
     # Children, groups, roles ----------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class _ScopeSide:
         items = await read_line_at(self._handle, self._line, self.point, ScopeView.items, self._moment)
         return {item.key: item.value for item in items}
 
-    def named(self, scope: Scope) -> DiffSide:
+    def to_side(self, scope: Scope) -> DiffSide:
         point = self.point
         if point is None:
             return DiffSide(str(scope), "", 0, 0, None)
@@ -60,7 +60,7 @@ async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Di
         new = _ScopeSide(handle, line, point, moment_of(handle, b, point))
     edits = await _edits(handle, line, old, new)
     await handle.guard.saw(scope, ())
-    return Diff(handle.codec, old.named(scope), new.named(scope), edits)
+    return Diff(handle.codec, old.to_side(scope), new.to_side(scope), edits)
 
 
 async def _edits(handle: StoreHandle, line: Line, old: _ScopeSide, new: _ScopeSide) -> list[Edit]:

@@ -82,7 +82,7 @@ async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -
     """What a key held at a version."""
     line = handle.line(scope)
     point = await point_at(handle, line, version)
-    return await read_line_at(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
+    return await read_line_at(handle, line, point, lambda view: view.find_live(key), moment_of(handle, version, point))
 
 
 async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
@@ -194,7 +194,7 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
 
     async def stored(view: ScopeView) -> dict[str, StoredValue]:
         every = [wanted] if wanted is not None else await view.keys()
-        return {each: found for each in every if (found := await view.live(each)) is not None}
+        return {each: found for each in every if (found := await view.find_live(each)) is not None}
 
     now = handle.now()
     # What has expired since would have by itself.

@@ -31,20 +31,20 @@ class KeyHooks:
         self._handle = handle
         self._scope = scope
         self._kind = _kind(scope)
-        self._meant, self.wants_old = points
+        self._matched, self.wants_old = points
         self._trace = trace
         self._started = time.perf_counter_ns()
-        self._ran: dict[str, HookedChange] = {}
+        self._changes: dict[str, HookedChange] = {}
         self.events: list[Event] = []
         """What is to be told of those that ran."""
         self.notes: dict[str, Mapping[str, Any]] = {}
         """What they noted, by key."""
-        self.soon: list[tuple[Sequence[Hook], HookedChange]] = []
+        self.pending: list[tuple[Sequence[Hook], HookedChange]] = []
         """Those that are called once the changes are made."""
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Another attempt is made."""
-        self.events, self.notes, self.soon = [], {}, []
+        self.events, self.notes, self.pending = [], {}, []
 
     async def before(
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: StoredValue | None, version: int
@@ -52,18 +52,18 @@ class KeyHooks:
         """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises
         `VetoError`."""
         point = f"{self._kind}.{action}"
-        meant = self._meant.get(point)
+        meant = self._matched.get(point)
         if meant is None:
             return None
-        before, after = (meant.before, meant.after) if meant.all_keys else meant.of(key)
+        before, after = (meant.before, meant.after) if meant.all_keys else meant.for_key(key)
         if not before and not after:
             return None
         stored: Any = MISSING if action == "delete" else packed
         if patch is not None and any(hook.wants_value for hook in (*before, *after)):
             stored = apply(patch, None if live is None else live.entry.value)
         old = MISSING if live is None else live.entry.value
-        subject = self._ran.get(key)
-        if subject is not None and subject.point == point and subject.given == stored:
+        subject = self._changes.get(key)
+        if subject is not None and subject.point == point and subject.original == stored:
             subject.before, subject.old = version, old
         else:
             actor, scope = self._handle.guard.actor, self._scope
@@ -72,15 +72,15 @@ class KeyHooks:
             )
             if before:
                 await self._registry.before(before, subject)
-            self._ran[key] = subject
+            self._changes[key] = subject
         self.events += subject.events
         if subject.notes:
             self.notes[key] = subject.notes
         if after:
-            self.soon.append((after, subject))
+            self.pending.append((after, subject))
         return subject.stored if subject.changed else None
 
-    def noted(self, key: str) -> bytes:
+    def packed_notes(self, key: str) -> bytes:
         """What they noted of a key, packed; empty for nothing."""
         notes = self.notes.get(key)
         return b"" if notes is None else pack_notes(self._handle.codec, notes)
@@ -91,9 +91,9 @@ class KeyHooks:
     def _dump(self, key: str, value: Any) -> Packed:
         return pack_value(self._handle, key, value)
 
-    def committed(self, version: int, id: str) -> None:
+    def call_after(self, version: int, id: str) -> None:
         """The changes are made: have those called that follow them."""
-        for hooks, subject in self.soon:
+        for hooks, subject in self.pending:
             subject.version, subject.id = 0 if subject.stored is MISSING else version, id
             self._registry.after(hooks, subject)
 
@@ -103,8 +103,8 @@ def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
     registry, scope = HookRegistry.of(handle.engine), line.removeprefix(MARK)
     if registry is None:
         return None
-    points = registry.known.get(scope) or registry.points(scope)
-    return KeyHooks(registry, handle, scope, points, trace) if points.meant else None
+    points = registry.cache.get(scope) or registry.points(scope)
+    return KeyHooks(registry, handle, scope, points, trace) if points.matched else None
 
 
 @lru_cache(4096)

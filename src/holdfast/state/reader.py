@@ -58,45 +58,45 @@ class ScopeView:
     ) -> None:
         self.point = point
         self.now = now
-        self._held = held
+        self._loaded = held
         self._handle = handle
         self._line = line
 
-    async def placed(self, key: str) -> KeyVersion | None:
+    async def find_version(self, key: str) -> KeyVersion | None:
         """The version of a key, also if it has expired. None if there is no such key. Its value is not read."""
-        if self._held is None:
+        if self._loaded is None:
             return None
         entries = self._handle.engine.entries
-        origin = await entries.origin(self._line, self._held, pack_name(key))
-        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._held, key))
+        origin = await entries.origin(self._line, self._loaded, pack_name(key))
+        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._loaded, key))
 
-    async def stored(self, key: str) -> StoredValue | None:
+    async def find(self, key: str) -> StoredValue | None:
         """What a key holds, also if it has expired. None if there is no such key."""
-        if self._held is None:
+        if self._loaded is None:
             return None
-        entry = await self._handle.engine.entries.find(self._line, self._held, pack_name(key))
-        return None if entry is None else StoredValue(entry, await self._expires(self._held, key))
+        entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
+        return None if entry is None else StoredValue(entry, await self._expires(self._loaded, key))
 
     async def _expires(self, held: LoadedState, key: str) -> int:
         found = await self._handle.engine.entries.find_rare(self._line, held, names.pack_ttl(key), names.FIRST)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
-    async def live(self, key: str) -> StoredValue | None:
+    async def find_live(self, key: str) -> StoredValue | None:
         """The same, or None if it has expired."""
-        found = await self.stored(key)
+        found = await self.find(key)
         return None if found is None or 0 < found.expires <= self.now else found
 
     async def version(self, key: str) -> int:
         """The version of a key; 0 if there is no such key, or it has expired. Its value is not read."""
-        found = await self.placed(key)
+        found = await self.find_version(key)
         return 0 if found is None or 0 < found.expires <= self.now else found.version
 
     async def item(self, key: str) -> StateItem | None:
         """A key with its value as fresh objects. None if there is no such key, or it has expired."""
-        found = await self.live(key)
-        return None if found is None else self.opened(key, *found)
+        found = await self.find_live(key)
+        return None if found is None else self.to_item(key, *found)
 
-    def opened(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
+    def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
         """What callers are given of an entry."""
         value = unpack(self._handle.codec, entry.value)
         return StateItem(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
@@ -104,29 +104,29 @@ class ScopeView:
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
         """Keys in order, without those that have expired."""
         matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
-        if self._held is None or limit == 0 or common is None:
+        if self._loaded is None or limit == 0 or common is None:
             return []
         start, stop = names.prefix_start(common), names.prefix_end(common)
         if after:
             start = max(start, names.prefix_start(after) + b"\0")
         found: list[str] = []
         while limit is None or len(found) < limit:
-            packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+            packed = await self._handle.engine.entries.keys(self._line, self._loaded, start, stop, limit)
             page = list(map(names.unpack_key, packed))
             if page:
-                dead = await self._expired(self._held, names.pack_ttl(page[0]), names.pack_ttl(page[-1] + "\0"))
+                dead = await self._expired(self._loaded, names.pack_ttl(page[0]), names.pack_ttl(page[-1] + "\0"))
                 found += [key for key in page if key not in dead and (matches is None or matches(key))]
             if limit is None or len(page) < limit:
                 break
             start = names.prefix_start(page[-1]) + b"\0"
         return found[:limit]
 
-    async def names(self, prefix: str, limit: int | None = None) -> list[str]:
+    async def all_keys(self, prefix: str, limit: int | None = None) -> list[str]:
         """The first keys that start so, also those that have expired: for those who let none expire."""
-        if self._held is None:
+        if self._loaded is None:
             return []
         start, stop = names.prefix_start(prefix), names.prefix_end(prefix)
-        packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+        packed = await self._handle.engine.entries.keys(self._line, self._loaded, start, stop, limit)
         return list(map(names.unpack_key, packed))
 
     async def items(
@@ -138,9 +138,9 @@ class ScopeView:
 
     async def expired(self, prefix: str = "") -> dict[str, int]:
         """The keys that are still there and have expired, and when."""
-        if self._held is None:
+        if self._loaded is None:
             return {}
-        found = await self._expired(self._held, names.pack_ttl(prefix), None)
+        found = await self._expired(self._loaded, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
 
     async def _expired(self, held: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
@@ -152,11 +152,11 @@ class ScopeView:
 
     async def count(self, prefix: str = "") -> int:
         """How many keys there are, or how many start so."""
-        if self._held is None:
+        if self._loaded is None:
             return 0
         entries, end = self._handle.engine.entries, names.prefix_end(prefix)
-        total = await entries.count(self._line, self._held, names.prefix_start(prefix))
-        after = 0 if end is None else await entries.count(self._line, self._held, end)
+        total = await entries.count(self._line, self._loaded, names.prefix_start(prefix))
+        after = 0 if end is None else await entries.count(self._line, self._loaded, end)
         return total - after - len(await self.expired(prefix))
 
 

@@ -69,7 +69,7 @@ async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
 
 
 async def _content(view: ScopeView) -> _Content:
-    found = {key: await view.live(key) for key in await view.keys()}
+    found = {key: await view.find_live(key) for key in await view.keys()}
     return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
 
 

@@ -37,7 +37,7 @@ class StateOperations:
 
     def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
-        self._look = ScopeReader(handle, scope)
+        self._reader = ScopeReader(handle, scope)
         self.scope = scope
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class StateOperations:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.keys(*wanted, validation.require_count(limit, "limit"))
+        return await self._reader.keys(*wanted, validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def list_items(
@@ -66,7 +66,7 @@ class StateOperations:
     ) -> list[StateItem]:
         """The same, with values and versions."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.items(*wanted, validation.require_count(limit, "limit"))
+        return await self._reader.items(*wanted, validation.require_count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class StateOperations:
         return self._handle.guard.key(self.scope, key)
 
     async def _item(self, key: str) -> StateItem | None:
-        return await self._look.item(key)
+        return await self._reader.item(key)
 
     async def _write(self, changes: list[KeyWrite]) -> list[WrittenKey]:
         return await write(self._handle, {self.scope: changes}) if changes else []
@@ -264,7 +264,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
 
     @sync_and_async
     async def _count(self) -> int:
-        return await self._look.count()
+        return await self._reader.count()
 
     def __getitem__(self, key: str) -> Any:
         found = self._find(key)
@@ -382,7 +382,7 @@ class AsyncState(AsyncApi, StateOperations):
     @sync_and_async
     async def count(self) -> int:
         """How many keys there are."""
-        return await self._look.count()
+        return await self._reader.count()
 
     async def keys(self) -> AsyncIterator[str]:
         """All keys, in order: `async for key in state.keys()`."""

@@ -36,7 +36,7 @@ from holdfast.state.writer import KeyWrite, WrittenKey, commit
 class TransactionScope:
     """What a transaction did with one scope so far."""
 
-    looked: bool = False
+    was_read: bool = False
     point: StepRef | None = None
     """The step as of which the scope is read."""
     reads: dict[str, int] = field(default_factory=dict)
@@ -49,21 +49,23 @@ class TransactionChanges:
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
-        self._parts: dict[Scope, TransactionScope] = {}
+        self._scopes: dict[Scope, TransactionScope] = {}
 
     async def get(self, scope: Scope, key: str) -> Any:
         """A value as the transaction sees it; `MISSING` if there is none."""
         key = self.handle.guard.key(scope, key)
-        part = self._parts.setdefault(scope, TransactionScope())
+        part = self._scopes.setdefault(scope, TransactionScope())
         own = part.writes.get(key)
         if own is not None:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
         await self.handle.guard.allow("read", scope, (key,))
-        if not part.looked:
+        if not part.was_read:
             memo = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
-            part.looked, part.point = True, None if memo is None else memo.point
+            part.was_read, part.point = True, None if memo is None else memo.point
         try:
-            found = await read_line_at(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+            found = await read_line_at(
+                self.handle, self.handle.line(scope), part.point, lambda view: view.find_live(key)
+            )
         except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
             raise _stale_error(scope, key) from None
         await self.handle.guard.saw(scope, (key,))
@@ -72,11 +74,11 @@ class TransactionChanges:
 
     def put(self, scope: Scope, change: KeyWrite) -> None:
         """A change, made at the end; of one key, the last one counts."""
-        self._parts.setdefault(scope, TransactionScope()).writes[change.key] = change
+        self._scopes.setdefault(scope, TransactionScope()).writes[change.key] = change
 
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
         """Make all changes, together with checkpoints to be saved. `ConflictError` if what was read is out of date."""
-        parts, self._parts = self._parts, {}
+        parts, self._scopes = self._scopes, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
             return [], []
@@ -96,12 +98,12 @@ class TransactionChanges:
             for key, version in part.reads.items():
                 if await view.version(key) != version:
                     raise _stale_error(scope, key)
-            if part.point is not None and view.point != part.point and not await self._goes_on(scope, part.point):
+            if part.point is not None and view.point != part.point and not await self._still_exists(scope, part.point):
                 raise _stale_error(scope, next(iter(part.reads)))
 
         return check
 
-    async def _goes_on(self, scope: Scope, point: StepRef) -> bool:
+    async def _still_exists(self, scope: Scope, point: StepRef) -> bool:
         """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
         query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
         (rows,) = await self.handle.engine.context.backend.read([query])

@@ -55,7 +55,7 @@ class _WatchPosition(NamedTuple):
     """How far one has got in a scope: before which step, how much of it was told already, and after which."""
 
     number: int = 0
-    told: int = 0
+    delivered: int = 0
     after: str = ""
 
 
@@ -105,10 +105,10 @@ class WatchOperations:
         self._matches = matcher(pattern)
         self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
         self._nested = nested
-        self._places: dict[Scope, _WatchPosition] | None = None if cursor is None else self._opened(cursor)
-        self._told: Callable[[], str] | None = None
-        self._waiting: deque[WatchedChange] = deque()
-        self._known: dict[Line, LineTip | None] = {}
+        self._positions: dict[Scope, _WatchPosition] | None = None if cursor is None else self._decode(cursor)
+        self._last_cursor: Callable[[], str] | None = None
+        self._queue: deque[WatchedChange] = deque()
+        self._tips: dict[Line, LineTip | None] = {}
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -122,9 +122,9 @@ class WatchOperations:
     @property
     def cursor(self) -> str:
         """Where to go on after what was told so far. Empty, which is the start of all, before the watch has begun."""
-        if self._told is not None:
-            return self._told()
-        return "" if self._places is None else self._encoded(self._places)
+        if self._last_cursor is not None:
+            return self._last_cursor()
+        return "" if self._positions is None else self._encode(self._positions)
 
     @sync_and_async
     async def start(self) -> None:
@@ -139,9 +139,9 @@ class WatchOperations:
         """
         if type(timeout) not in (int, float) or not timeout >= 0:
             raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
-        found = list(self._waiting) or await self._wait(timeout)
-        self._waiting.clear()
-        self._told = None
+        found = list(self._queue) or await self._wait(timeout)
+        self._queue.clear()
+        self._last_cursor = None
         return found
 
     @sync_and_async
@@ -153,12 +153,12 @@ class WatchOperations:
 
     @sync_and_async
     async def _next(self) -> WatchedChange | None:
-        if not self._waiting and not self._closed.is_set():
-            self._waiting += await self._wait(None)
+        if not self._queue and not self._closed.is_set():
+            self._queue += await self._wait(None)
         if self._closed.is_set():
             return None
-        found = self._waiting.popleft()
-        self._told = found._cursor if self._waiting else None
+        found = self._queue.popleft()
+        self._last_cursor = found._cursor if self._queue else None
         return found
 
     async def _wait(self, timeout: float | None) -> list[WatchedChange]:
@@ -167,11 +167,11 @@ class WatchOperations:
         pause = _SHORTEST
         await self._start()
         while not self._closed.is_set():
-            found = await self._look()
+            found = await self._read_changes()
             if found:
                 return found
             due = time.monotonic() + pause
-            while not self._stirred() and (left := due - time.monotonic()) > 0:
+            while not self._tip_changed() and (left := due - time.monotonic()) > 0:
                 if end is not None and (left := min(left, end - time.monotonic())) <= 0:
                     return []
                 await Pause(min(_SHORTEST, left))
@@ -180,38 +180,38 @@ class WatchOperations:
             pause = min(pause * 1.5, _LONGEST)
         return []
 
-    def _stirred(self) -> bool:
+    def _tip_changed(self) -> bool:
         """Whether this process has changed something, or seen a change, since the store was looked into last."""
-        return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._known.items())
+        return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._tips.items())
 
     async def _start(self) -> None:
-        if self._places is not None:
+        if self._positions is not None:
             return
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
         heads = await self._handle.engine.context.backend.read(queries)
-        self._places = {
+        self._positions = {
             scope: _position_after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows
         }
 
-    async def _look(self) -> list[WatchedChange]:
+    async def _read_changes(self) -> list[WatchedChange]:
         """What there is to be told now. Nothing is held to be told if this is cancelled."""
-        places = self._places or {}
+        places = self._positions or {}
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes(places)
         lines = [self._handle.line(scope) for scope in scopes[:_MANY]]
-        self._known = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
+        self._tips = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
         queries: list[Query] = []
         for scope in scopes:
             place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
         found = await self._handle.engine.context.backend.read(queries)
-        trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encoded)
+        trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encode)
         for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
             await telling.add(trail, scope, places.get(scope, _WatchPosition()), last, rows)
-        self._places = trail.places()
+        self._positions = trail.positions()
         return telling.changes
 
     async def _scopes(self, places: _Positions) -> list[Scope]:
@@ -230,11 +230,11 @@ class WatchOperations:
 
     # Cursors ----------------------------------------------------------------------------------------------------
 
-    def _encoded(self, places: _Positions) -> str:
+    def _encode(self, places: _Positions) -> str:
         content = [self._nested, {str(scope): tuple(place) for scope, place in places.items()}]
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode()
 
-    def _opened(self, cursor: str) -> dict[Scope, _WatchPosition]:
+    def _decode(self, cursor: str) -> dict[Scope, _WatchPosition]:
         """The places that a cursor names. An empty one is before everything."""
         if cursor == "":
             return {}
@@ -259,17 +259,17 @@ class _PositionLog:
 
     def __init__(self, before: _Positions) -> None:
         self._before = before
-        self._passed: list[tuple[Scope, _WatchPosition | None]] = []
+        self._log: list[tuple[Scope, _WatchPosition | None]] = []
 
-    def passed(self, scope: Scope, place: _WatchPosition | None) -> int:
+    def add(self, scope: Scope, place: _WatchPosition | None) -> int:
         """One got so far. Returns how many places that makes."""
-        self._passed.append((scope, place))
-        return len(self._passed)
+        self._log.append((scope, place))
+        return len(self._log)
 
-    def places(self, count: int | None = None) -> dict[Scope, _WatchPosition]:
+    def positions(self, count: int | None = None) -> dict[Scope, _WatchPosition]:
         """How far one had got in each scope, after so many places, or after all."""
         found = dict(self._before)
-        for scope, place in self._passed[:count]:
+        for scope, place in self._log[:count]:
             if place is None:
                 found.pop(scope, None)
             else:
@@ -294,7 +294,7 @@ class _ChangeCollector:
         """What happened in a scope: given the step before one's place, and those from there on."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
-            self._of_scope(trail, scope, None, DELETED)
+            self._add_scope_change(trail, scope, None, DELETED)
             place = _WatchPosition()
             (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
@@ -304,22 +304,22 @@ class _ChangeCollector:
             if point.pruned:
                 gone.append(point)
             else:
-                self._pruned(trail, scope, gone)
+                self._add_pruned(trail, scope, gone)
                 gone = []
                 try:
-                    await self._step(trail, scope, place, line, row)
+                    await self._add_step(trail, scope, place, line, row)
                 except NotFoundError:
                     return  # pruned or deleted just now: the next look will tell so
             place = _position_after(point)
-            trail.passed(scope, place)
-        self._pruned(trail, scope, gone)
+            trail.add(scope, place)
+        self._add_pruned(trail, scope, gone)
 
-    def _pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
+    def _add_pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
         if gone:
             first, last = gone[0], gone[-1]
-            self._of_scope(trail, scope, _position_after(last), PRUNED, first.seq + 1, last.seq + 1)
+            self._add_scope_change(trail, scope, _position_after(last), PRUNED, first.seq + 1, last.seq + 1)
 
-    def _of_scope(
+    def _add_scope_change(
         self,
         trail: _PositionLog,
         scope: Scope,
@@ -330,9 +330,9 @@ class _ChangeCollector:
     ) -> None:
         """Something that befell the whole scope."""
         past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
-        self._tell(trail, scope, place, past, MISSING)
+        self._add_change(trail, scope, place, past, MISSING)
 
-    async def _step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
+    async def _add_step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
         point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
@@ -340,16 +340,16 @@ class _ChangeCollector:
         every = [past for past in await history.changes_of(self._handle, line, row) if past.key in touched]
         shown = []
         for number, past in enumerate(every, 1):
-            if number <= place.told or not self._matches(past.key):
+            if number <= place.delivered or not self._matches(past.key):
                 continue
             value = MISSING
             if past.version:
                 value = await self._value(line, point, past.key, put.get(pack_name(past.key)))
             shown.append(past.key)
-            self._tell(
+            self._add_change(
                 trail,
                 scope,
-                _position_after(point) if number == len(every) else place._replace(told=number),
+                _position_after(point) if number == len(every) else place._replace(delivered=number),
                 past,
                 value,
             )
@@ -361,13 +361,13 @@ class _ChangeCollector:
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
             return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
-        found = await read_line_at(self._handle, line, point, lambda view: view.stored(key))
+        found = await read_line_at(self._handle, line, point, lambda view: view.find(key))
         return MISSING if found is None else unpack(codec, found.entry.value)
 
-    def _tell(
+    def _add_change(
         self, trail: _PositionLog, scope: Scope, place: _WatchPosition | None, past: history.HistoryEntry, value: Any
     ) -> None:
-        count, encode = trail.passed(scope, place), self._encode
+        count, encode = trail.add(scope, place), self._encode
         told = WatchedChange(
             scope=scope,
             key=past.key,
@@ -380,7 +380,7 @@ class _ChangeCollector:
             correlation=past.correlation,
             cause=past.cause,
             id=past.id,
-            _cursor=lambda: encode(trail.places(count)),
+            _cursor=lambda: encode(trail.positions(count)),
         )
         self.changes.append(told)
 

@@ -111,15 +111,15 @@ async def commit(
         permit = await handle.guard.allow("write", scope, keys)
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
-    together = [*(edit.saving for edit in edits), *savings]
+    together = [*(edit.request for edit in edits), *savings]
     for more in (guards, sessions_active(handle, writes)):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)
     if handle.engine.hooks is not None:
         for edit, head in zip(edits, heads, strict=False):
-            if edit.hooks is not None and edit.hooks.soon:
-                edit.hooks.committed(head.point.seq + 1, head.point.id)
+            if edit.hooks is not None and edit.hooks.pending:
+                edit.hooks.call_after(head.point.seq + 1, head.point.id)
     written = [
         WrittenKey(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
         for edit, head in zip(edits, heads, strict=False)
@@ -169,7 +169,7 @@ class _LineEdit:
         self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
-        self.saving = AppendRequest(
+        self.request = AppendRequest(
             self._line,
             self._edit,
             attached_changes=self._attach,
@@ -179,7 +179,7 @@ class _LineEdit:
 
     async def _edit(self, parent: StepRef | None, held: LoadedState | None) -> EditMap:
         if self.hooks is not None and self._version:  # it is not the first attempt
-            self.hooks.begin()
+            self.hooks.reset()
         self._version = 1 if parent is None else parent.seq + 2
         view = ScopeView(self._handle, self._line, parent, held, self._handle.now())
         if self._check is not None:
@@ -196,11 +196,11 @@ class _LineEdit:
         removed: list[bytes] = []
         self.written = []
         for each in writes:
-            await self._one(view, parent, held, each, put, removed)
+            await self._edit_key(view, parent, held, each, put, removed)
         self._describe()
         return EditMap(tuple(removed), tuple(put))
 
-    async def _one(
+    async def _edit_key(
         self,
         view: ScopeView,
         parent: StepRef | None,
@@ -210,7 +210,7 @@ class _LineEdit:
         removed: list[bytes],
     ) -> None:
         """One key: adds to what is put and what is removed."""
-        old = await (view.stored(each.key) if self._needs_value(each) else view.placed(each.key))
+        old = await (view.find(each.key) if self._needs_value(each) else view.find_version(each.key))
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
         stored = live if isinstance(live, StoredValue) else None
@@ -280,17 +280,17 @@ class _LineEdit:
         events = [Event("change", actor, each.action, each.key) for each in self.written]
         if self.hooks is not None:
             if self.hooks.notes:
-                events = [self._noted(event, self.hooks) for event in events]
+                events = [self._with_notes(event, self.hooks) for event in events]
             events += self.hooks.events
-        self._audit.describe(self.saving, self._time, events, more)
+        self._audit.describe(self.request, self._time, events, more)
         actions = {each.action for each in self.written}
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
-        self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
+        self.request.kind = actions.pop() if len(actions) == 1 else "batch"
 
-    def _noted(self, event: Event, hooks: KeyHooks) -> Event:
+    def _with_notes(self, event: Event, hooks: KeyHooks) -> Event:
         """A change's event, with what hooks noted of it."""
-        detail = hooks.noted(event.target)
+        detail = hooks.packed_notes(event.target)
         return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
 
     def _attach(self, id: str) -> list[Change]:

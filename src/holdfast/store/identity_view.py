@@ -59,7 +59,7 @@ class IdentityOperations(ScopedOperations):
     @property
     def mode(self) -> Mode:
         """How: `strict`, `read-only` or `custom`."""
-        return self._guard.how.mode
+        return self._guard.guard_mode.mode
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.identity}, {self.mode}>"
@@ -95,7 +95,7 @@ class IdentityOperations(ScopedOperations):
         id = grant_id(grant)
         mine = [each for each in await self._of_own(dead=True) if each.id == id]
         if not mine:
-            await self._guard.refused("revoke", self.identity.scope, (), _NOT_OWN)
+            await self._guard.denied_error("revoke", self.identity.scope, (), _NOT_OWN)
         return to_grant(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
 
     @sync_and_async
@@ -117,9 +117,9 @@ class IdentityOperations(ScopedOperations):
     async def _check_own(self, action: str, scope: Scope) -> None:
         """Only who owns a scope grants it, and only in a mode that is not narrower than owning is."""
         if self.mode != "strict":
-            raise await self._guard.refused(action, scope, (), _NARROW)
+            raise await self._guard.denied_error(action, scope, (), _NARROW)
         if not self.identity.owns(scope):
-            raise await self._guard.refused(action, scope, (), _NOT_OWN)
+            raise await self._guard.denied_error(action, scope, (), _NOT_OWN)
 
 
 class IdentityView(SyncApi, IdentityOperations):

@@ -40,7 +40,7 @@ def store(clock: Clock) -> Iterator[Store]:
 
 def keys(store: Store, name: str = "planner") -> list[str]:
     requests = store.sharing.requests(name)
-    return run(read_scope(store._handle, requests._place.own, lambda view: view.keys()))
+    return run(read_scope(store._handle, requests._resource.name, lambda view: view.keys()))
 
 
 def test_a_call_is_answered(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_cancelling(store: Store) -> None:
 def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = store.sharing.requests("planner")
     id = requests.ask(1)
-    looked = requests._answered
+    looked = requests._find_answer
 
     async def just_missed(id: str) -> Any:
         found = await looked(id)
@@ -202,7 +202,7 @@ def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkey
         await type(requests).answer(requests, request, "now")
         return found
 
-    monkeypatch.setattr(requests, "_answered", just_missed)
+    monkeypatch.setattr(requests, "_find_answer", just_missed)
     assert requests.wait(id, timeout=0) == "now"
 
 

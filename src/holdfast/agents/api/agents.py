@@ -224,7 +224,7 @@ class AgentsOperations:
 
             guards = both_preconditions(permit.guards, require_unchanged)
             await remove_lines(handle.engine, [line.line], handle.guard.actor, guards)
-            hooks.done(newest.depth + 1, newest.id)
+            hooks.call_after(newest.depth + 1, newest.id)
 
     # History --------------------------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ class AgentPersister:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            hooks.done(self.version, point.id)
+            hooks.call_after(self.version, point.id)
             return point
         raise ConflictError(
             f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"

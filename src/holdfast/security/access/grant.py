@@ -52,16 +52,16 @@ class GrantRecord(NamedTuple):
         """Whether it is neither revoked nor expired."""
         return not self.revoked and not 0 < self.until <= now
 
-    def ended(self) -> int:
+    def end_time(self) -> int:
         """When it was revoked or expires; 0 for never."""
         return min(filter(None, (self.revoked, self.until)), default=0)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As it is stored."""
         return self._asdict()
 
     @classmethod
-    def stored(cls, found: object, where: str) -> GrantRecord:
+    def load(cls, found: object, where: str) -> GrantRecord:
         """A grant as it was read from the store. `CorruptError` if it is none."""
         try:
             return cls(**found)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ class GuardMode(NamedTuple):
     children: bool = True
     """Whether use is made of an authorisation to read children."""
     window: float = WINDOW
-    waits: bool = True
+    may_block: bool = True
     """Whether a call may wait where it stands, as that of a sync program may."""
 
 
@@ -52,14 +52,14 @@ class IdentityGuard(Guard):
 
     def __init__(self, engine: Engine, tenant: str, identity: Identity, how: GuardMode, notes: AuditRecorder) -> None:
         self.identity = identity
-        self.how = how
+        self.guard_mode = how
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
         self._access = AccessRegistry(engine, tenant, self.actor)
         self._clock = engine.context.clock
-        self._notes = notes
-        self._known: tuple[bytes, IdentityRights] = (b"", IdentityRights())
+        self._recorder = notes
+        self._cached_rights: tuple[bytes, IdentityRights] = (b"", IdentityRights())
 
     # Names ----------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,9 @@ class IdentityGuard(Guard):
                 return Scope.of(**dict(require_scope(parts).parts))
             return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
         except InvalidError as error:
-            self._notes.hostile(self.actor, _describe_scope(parts), "", error.what, wait=self.how.waits)
+            self._recorder.invalid_name(
+                self.actor, _describe_scope(parts), "", error.what, wait=self.guard_mode.may_block
+            )
             raise
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:
@@ -78,7 +80,9 @@ class IdentityGuard(Guard):
         try:
             return check_key(text, what)
         except InvalidError as error:
-            self._notes.hostile(self.actor, escape(str(where)), text, error.what, wait=self.how.waits)
+            self._recorder.invalid_name(
+                self.actor, escape(str(where)), text, error.what, wait=self.guard_mode.may_block
+            )
             raise
 
     # Rights ---------------------------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ class IdentityGuard(Guard):
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
         """Whether the identity may do this; `DeniedError`, and noted, if not. What rests on rights that can be taken
         away is allowed on condition that they were not."""
-        how = self.how
+        how = self.guard_mode
         refusal: DenialReason | None
         if action == "write" and how.mode == "read-only":
             refusal = DenialReason("this handle only reads", "Act in another mode to write")
@@ -104,17 +108,19 @@ class IdentityGuard(Guard):
             if refusal is None:
                 return UNCONDITIONAL
         else:
-            memo = await self._access.fresh()
+            memo = await self._access.tip()
             refusal = self.decide(await self._rights(memo), action, require_scope(scope), keys)
             if refusal is None:
                 return Permit(self._conditions(action, scope, tuple(keys), memo))
-        raise await self.refused(action, scope, keys, refusal)
+        raise await self.denied_error(action, scope, keys, refusal)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
-        if self.how.policy is not None:
-            return [each for each in scopes if check_policy(self.how.policy, "read", require_scope(each), ()) is None]
-        rights, own = await self._rights(await self._access.fresh()), self.how.mode != "custom"
+        if self.guard_mode.policy is not None:
+            return [
+                each for each in scopes if check_policy(self.guard_mode.policy, "read", require_scope(each), ()) is None
+            ]
+        rights, own = await self._rights(await self._access.tip()), self.guard_mode.mode != "custom"
         return [
             each
             for each in scopes
@@ -123,12 +129,12 @@ class IdentityGuard(Guard):
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Note that keys were read. What was read under a right that is gone meanwhile is denied."""
-        if self.how.policy is None and (self.how.mode == "custom" or not self.owns(scope)):
-            memo = await self._access.fresh()
+        if self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope)):
+            memo = await self._access.tip()
             refusal = self.decide(await self._rights(memo), "read", scope, keys)
             if refusal is not None:
-                raise await self.refused("read", scope, keys, refusal)
-        await self._notes.read(self.actor, scope, keys, self.how.window)
+                raise await self.denied_error("read", scope, keys, refusal)
+        await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
 
     def decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
         """Whether something that is not its own may be done, by what the store says. None if it may."""
@@ -140,16 +146,21 @@ class IdentityGuard(Guard):
         return refusal
 
     def _decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-        if self.how.mode == "custom":
+        if self.guard_mode.mode == "custom":
             if rights.role is None:
-                return DenialReason(f"there is no role {self.how.role!r}", "The store's owner can define it")
+                return DenialReason(f"there is no role {self.guard_mode.role!r}", "The store's owner can define it")
             return check_policy(rights.role, action, scope, keys)
         verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
         if False in verdicts:
             return DenialReason("a role denies it", "Roles are the store's owner's to change")
         if True in verdicts:
             return None
-        if action == "read" and rights.reads_children and self.how.children and self.identity.is_parent_of(scope):
+        if (
+            action == "read"
+            and rights.reads_children
+            and self.guard_mode.children
+            and self.identity.is_parent_of(scope)
+        ):
             return None
         return self._by_grants(rights, action, scope, keys)
 
@@ -157,14 +168,14 @@ class IdentityGuard(Guard):
         self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]
     ) -> DenialReason | None:
         now = self._clock()
-        reaching = rights.reaching(action, scope)
+        reaching = rights.find_grants(action, scope)
         live = [grant for grant in reaching if grant.is_live(now)]
         if any(not grant.keys for grant in live):
             return None
         for key in keys or (None,):
             if any(grant.covers(key) for grant in live):
                 continue
-            dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
+            dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.end_time(), default=None)
             if dead is not None and dead.revoked:
                 return DenialReason(
                     f"the grant {dead.id} was revoked at {_format_time(dead.revoked)}",
@@ -186,10 +197,10 @@ class IdentityGuard(Guard):
             return None
         return DenialReason("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
 
-    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
+    async def denied_error(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
         """The error for something that is denied. By then it was noted."""
         shown = keys if len(keys) <= _MOST_KEYS else ()
-        await self._notes.denied(self.actor, action, str(scope), shown, refusal.why)
+        await self._recorder.denied(self.actor, action, str(scope), shown, refusal.why)
         where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
         what = f"{self.actor} may not {action} this: {refusal.why}"
         return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
@@ -198,10 +209,10 @@ class IdentityGuard(Guard):
         """What the store says as of then. Remembered, until it says something else."""
         if memo is None or memo.point is None:
             return IdentityRights()
-        known, rights = self._known
+        known, rights = self._cached_rights
         if known != memo.point.hash:
-            rights = await self._access.rights(memo, self.identity, self.how.role)
-            self._known = (memo.point.hash, rights)
+            rights = await self._access.rights(memo, self.identity, self.guard_mode.role)
+            self._cached_rights = (memo.point.hash, rights)
         return rights
 
     def _conditions(
@@ -209,17 +220,17 @@ class IdentityGuard(Guard):
     ) -> _PermitConditions:
         return _PermitConditions(self, action, scope, keys, memo)
 
-    async def again(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
+    async def recheck(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
         """Whether it is still allowed, by what the store says now, and the conditions that it stays so."""
-        memo = await self._access.fresh()
+        memo = await self._access.tip()
         refusal = self.decide(await self._rights(memo), action, scope, keys)
         if refusal is not None:
-            raise await self.refused(action, scope, keys, refusal)
-        return self._access.unchanged(memo)
+            raise await self.denied_error(action, scope, keys, refusal)
+        return self._access.tip_unchanged(memo)
 
     def unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that the rights are as they were."""
-        return self._access.unchanged(memo)
+        return self._access.tip_unchanged(memo)
 
 
 class _PermitConditions:
@@ -229,11 +240,11 @@ class _PermitConditions:
         self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
     ) -> None:
         self._guard = guard
-        self._what = (action, scope, keys)
-        self._memo = memo
+        self._request = (action, scope, keys)
+        self._tip = memo
 
     async def __call__(self, again: bool) -> Sequence[Change]:
-        return await self._guard.again(*self._what) if again else self._guard.unchanged(self._memo)
+        return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)
 
 
 def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:

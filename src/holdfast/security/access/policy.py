@@ -96,7 +96,7 @@ class Policy:
             found = found if one else None
         return found
 
-    def plain(self) -> list[dict[str, Any]]:
+    def to_list(self) -> list[dict[str, Any]]:
         """As it is stored, and as it can be written in JSON."""
         return [
             {"effect": "allow" if rule.allows else "deny", "right": rule.right, "scope": rule.scope, "keys": rule.keys}

@@ -42,7 +42,7 @@ class IdentityRights(NamedTuple):
     role: Policy | None = None
     """The policy of the role that was asked for by name."""
 
-    def reaching(self, action: Action, scope: Scope) -> list[GrantRecord]:
+    def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
         """The grants that have to do with a scope and what is to be done there, dead or alive."""
         found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
         for length in range(len(scope.parts)):
@@ -73,11 +73,11 @@ class AccessRegistry:
 
     # Looking --------------------------------------------------------------------------------------------------
 
-    async def fresh(self) -> LineTip | None:
+    async def tip(self) -> LineTip | None:
         """How the line ends now."""
         return await self._line.tip()
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
+    def tip_unchanged(self, memo: LineTip | None) -> list[Change]:
         """The conditions that it still ends so."""
         return self._line.tip_unchanged(memo)
 
@@ -92,7 +92,7 @@ class AccessRegistry:
             for each in holders:
                 held = await entries.with_prefix(_BY_HOLDER + quoted(each) + "/")
                 for found in held.values():
-                    grant = GrantRecord.stored(found, ACCESS)
+                    grant = GrantRecord.load(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
                 for name in await entries.with_prefix(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
@@ -113,7 +113,7 @@ class AccessRegistry:
         expired not long ago, too."""
         prefix = _BY_HOLDER + (quoted(to) + "/" if to else "")
         found = await self._line.read(lambda entries: entries.with_prefix(prefix))
-        grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
+        grants = sorted((GrantRecord.load(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
 
@@ -166,10 +166,10 @@ class AccessRegistry:
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
             old = await entries.with_prefix(prefix)
-            gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - RETENTION]
+            gone = [id for id, each in old.items() if 0 < GrantRecord.load(each, ACCESS).end_time() < now - RETENTION]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
-            put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
-            return LineChange(self._line.pack(put), removed, [self._told("grant", grant)])
+            put = {prefix + grant.id: grant.to_dict(), _GRANT + grant.id: grant.to}
+            return LineChange(self._line.pack(put), removed, [self._grant_event("grant", grant)])
 
         await self._line.change("grant", work_out)
         return grant
@@ -183,9 +183,9 @@ class AccessRegistry:
             found = None if to is None else await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
             if found is None:
                 raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
-            grant = GrantRecord.stored(found, ACCESS)
+            grant = GrantRecord.load(found, ACCESS)
             check(grant)
-            return self._revoked([grant], done)
+            return self._revoke_change([grant], done)
 
         await self._line.change("revoke", work_out)
         return done[-1]
@@ -200,8 +200,8 @@ class AccessRegistry:
         async def work_out(entries: SystemLineEntries) -> LineChange:
             held = await entries.with_prefix(_BY_HOLDER + quoted(to) + "/")
             now = self._clock()
-            live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
-            revoked = self._revoked(live, [])
+            live = [grant for each in held.values() if (grant := GrantRecord.load(each, ACCESS)).is_live(now)]
+            revoked = self._revoke_change(live, [])
             gone = []
             for prefix in (_ASSIGNED, _MEMBER):
                 start = prefix + quoted(to) + "/"
@@ -215,14 +215,14 @@ class AccessRegistry:
         await self._line.change("cut-off", work_out)
         return taken[-1]
 
-    def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> LineChange:
+    def _revoke_change(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> LineChange:
         put: dict[str, Any] = {}
         events = []
         for grant in grants:
             # One that is dead already keeps the time at which it died.
             last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
-            put[f"{_BY_HOLDER}{quoted(grant.to)}/{grant.id}"] = last.plain()
-            events.append(self._told("revoke", last))
+            put[f"{_BY_HOLDER}{quoted(grant.to)}/{grant.id}"] = last.to_dict()
+            events.append(self._grant_event("revoke", last))
             done.append(last)
         return LineChange(self._line.pack(put), (), events)
 
@@ -230,21 +230,21 @@ class AccessRegistry:
         """Take identities into a group."""
         if group == EVERYONE:
             raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
-        await self._set("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
+        await self._put("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
 
     async def leave(self, group: str, identities: Sequence[str]) -> None:
         """Take identities out of a group. `NotFoundError` if one is not in it."""
-        await self._drop("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
+        await self._remove("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
 
     async def define(self, role: str, policy: Policy) -> None:
         """Keep a policy under the name of a role, in place of what was there."""
         name = check_key(role, "name of a role")
-        await self._set("define", {_ROLE + quoted(name): policy.plain()}, f"role:{name}", policy.plain())
+        await self._put("define", {_ROLE + quoted(name): policy.to_list()}, f"role:{name}", policy.to_list())
 
     async def undefine(self, role: str) -> None:
         """Forget a role; who has it has nothing by it any more. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
-        await self._drop("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
+        await self._remove("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
 
     async def assign(self, role: str, to: str) -> None:
         """Give somebody a role. `NotFoundError` if there is none."""
@@ -262,23 +262,23 @@ class AccessRegistry:
     async def unassign(self, role: str, to: str) -> None:
         """Take a role from somebody. `NotFoundError` if they do not have it."""
         name = check_key(role, "name of a role")
-        await self._drop("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
+        await self._remove("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
 
     async def authorize(self, identity: Identity) -> None:
         """Let an identity read the scopes of its children."""
-        await self._set("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
+        await self._put("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
 
     async def unauthorize(self, identity: Identity) -> None:
         """Let it do so no longer. `NotFoundError` if it could not."""
-        await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
+        await self._remove("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
-    async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
+    async def _put(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
         async def work_out(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
             return LineChange(self._line.pack(put), (), [self._event(action, target, detail)])
 
         await self._line.change(action, work_out)
 
-    async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
+    async def _remove(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
         async def work_out(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if await entries.find(name) is None:
@@ -287,8 +287,8 @@ class AccessRegistry:
 
         await self._line.change(action, work_out)
 
-    def _told(self, action: str, grant: GrantRecord) -> Event:
-        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())
+    def _grant_event(self, action: str, grant: GrantRecord) -> Event:
+        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.to_dict())
 
     def _event(self, action: str, target: str, detail: object) -> Event:
         packed = self._codec.pack(detail if isinstance(detail, dict) else {"of": detail}) if detail else b""

@@ -72,7 +72,7 @@ class AuditQuery(NamedTuple):
     since: int = 0
     until: int = 0
 
-    def fits(self, row: _EventRow) -> bool:
+    def matches(self, row: _EventRow) -> bool:
         """Whether something is what is asked for."""
         return (
             (self.actor is None or self.actor == row.actor)
@@ -147,7 +147,7 @@ class _Stream:
     def __init__(self, handle: StoreHandle, line: Line, after: _RowPosition | None, size: int) -> None:
         self._backend = handle.engine.context.backend
         self.line = line
-        self.place = _RowPosition("", line.name, 0)
+        self.position = _RowPosition("", line.name, 0)
         """Where the next row is."""
         self._rows: list[Row] = []
         self._size = size
@@ -159,22 +159,22 @@ class _Stream:
             self._stop = (after.id + "\0",) if line.name < after.line else same
 
     def __lt__(self, other: _Stream) -> bool:
-        return self.place > other.place
+        return self.position > other.position
 
-    def first(self) -> Scan:
+    def first_query(self) -> Scan:
         """Asks where the first row is."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=1, bodies=False)
 
-    def begins_at(self, row: Row) -> None:
+    def start_at(self, row: Row) -> None:
         """The first row is there. What is written from now on is not looked at."""
-        self.place = self._place(row)
-        self._stop = (self.place.id, self.place.number + 1)
+        self.position = self._position(row)
+        self._stop = (self.position.id, self.position.number + 1)
 
     def query(self) -> Scan:
         """Asks for the next rows."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=self._size)
 
-    def take(self, rows: list[Row]) -> None:
+    def feed(self, rows: list[Row]) -> None:
         """The next rows are these."""
         self._rows, self._has_more = rows[::-1], len(rows) == self._size
         if rows:
@@ -186,19 +186,19 @@ class _Stream:
         await self._fill()
         return self._rows.pop() if self._rows else None
 
-    async def moved(self) -> bool:
+    async def advance(self) -> bool:
         """Whether there is another row; its place is then that of the stream."""
         await self._fill()
         if self._rows:
-            self.place = self._place(self._rows[-1])
+            self.position = self._position(self._rows[-1])
         return bool(self._rows)
 
     async def _fill(self) -> None:
         if not self._rows and self._has_more:
             (found,) = await self._backend.read([self.query()])
-            self.take(found)
+            self.feed(found)
 
-    def _place(self, row: Row) -> _RowPosition:
+    def _position(self, row: Row) -> _RowPosition:
         return _RowPosition(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
@@ -208,16 +208,16 @@ async def query_audit(handle: StoreHandle, question: AuditQuery, limit: int, aft
     page: list[AuditRecord] = []
     while heap and len(page) < limit:
         stream = heapq.heappop(heap)
-        place, row = stream.place, await stream.next()
+        place, row = stream.position, await stream.next()
         if row is None:
             continue  # the line is gone meanwhile; what it said is in that of the audit
         told = _EventRow.of(row)
         written = max(told.time, time_of(place.id))  # what was carried over is much older than its step
         if written < question.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
-        if question.fits(told):
+        if question.matches(told):
             page.append(_to_record(handle, stream.line, row, told, place))
-        if await stream.moved():
+        if await stream.advance():
             heapq.heappush(heap, stream)
     return page
 
@@ -234,9 +234,9 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
     heap: list[_Stream] = []
     for some in _batches(lines):
         streams = [_Stream(handle, line, after, size) for line in some]
-        for stream, rows in zip(streams, await backend.read([each.first() for each in streams]), strict=True):
+        for stream, rows in zip(streams, await backend.read([each.first_query() for each in streams]), strict=True):
             if rows:
-                stream.begins_at(rows[0])
+                stream.start_at(rows[0])
                 heap.append(stream)
         if question == AuditQuery():
             # All of it is asked for: the page is filled by as many lines as it has rows, at most.
@@ -244,7 +244,7 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
     heapq.heapify(heap)
     for streams in _batches(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
         for stream, rows in zip(streams, await backend.read([each.query() for each in streams]), strict=True):
-            stream.take(rows)
+            stream.feed(rows)
     return heap
 
 

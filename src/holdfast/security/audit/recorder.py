@@ -64,11 +64,11 @@ class AuditRecorder:
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._reads: dict[_ReadKey, _ReadCount] = {}
-        self._tries: list[Event] = []
+        self._denials: list[Event] = []
         """Tries that could not be written where they were made."""
         self._due = 0
         self._timer: threading.Timer | None = None
-        self._writing: set[threading.Thread] = set()
+        self._writers: set[threading.Thread] = set()
         """Threads that write what was collected, right now."""
         self._process = os.getpid()
         self.renew_locks()
@@ -79,7 +79,7 @@ class AuditRecorder:
         """For a forked child: what the parent collected is the parent's to write."""
         self._lock = threading.Lock()
         if os.getpid() != self._process:
-            self._process, self._reads, self._tries, self._timer, self._writing = os.getpid(), {}, [], None, set()
+            self._process, self._reads, self._denials, self._timer, self._writers = os.getpid(), {}, [], None, set()
 
     # Reads ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class AuditRecorder:
 
     def _start(self, window: float, due: int) -> None:
         self._due = due
-        timer = threading.Timer(window, self._flush_late)
+        timer = threading.Timer(window, self._flush_in_timer)
         timer.daemon = True
         timer.name = "holdfast-audit"
         self._timer = timer
@@ -118,10 +118,10 @@ class AuditRecorder:
             self._timer.cancel()
             self._timer = None
 
-    def _flush_late(self) -> None:
+    def _flush_in_timer(self) -> None:
         me = threading.current_thread()
         with self._lock:
-            self._writing.add(me)
+            self._writers.add(me)
         try:
             run(self._flush())
         except HoldfastError:
@@ -129,32 +129,32 @@ class AuditRecorder:
             return
         finally:
             with self._lock:
-                self._writing.discard(me)
+                self._writers.discard(me)
 
     async def flush(self) -> None:
         """Write what was collected. What others are about to write is written, too, when this returns."""
         await self._flush()
-        while others := self._others():
+        while others := self._other_writers():
             for each in others:
                 await BlockingCall(each.join)
             await self._flush()  # what they could not write
 
-    def _others(self) -> list[threading.Thread]:
+    def _other_writers(self) -> list[threading.Thread]:
         with self._lock:
-            return list(self._writing)
+            return list(self._writers)
 
     async def _flush(self) -> None:
         with self._lock:
             reads, self._reads = self._reads, {}
-            tries, self._tries = self._tries, []
+            tries, self._denials = self._denials, []
             self._stop()
         if not reads and not tries:
             return
         try:
-            await self._write([*tries, *(self._told(name, seen) for name, seen in reads.items())])
+            await self._write([*tries, *(self._read_event(name, seen) for name, seen in reads.items())])
         except BaseException:
             with self._lock:
-                self._tries = tries + self._tries
+                self._denials = tries + self._denials
                 for name, seen in reads.items():
                     later = self._reads.get(name)
                     if later is not None:
@@ -163,7 +163,7 @@ class AuditRecorder:
                     self._reads[name] = seen
             raise
 
-    def _told(self, name: _ReadKey, seen: _ReadCount) -> Event:
+    def _read_event(self, name: _ReadKey, seen: _ReadCount) -> Event:
         detail: dict[str, int] = {"times": seen.times, "last": seen.last} if seen.times > 1 else {}
         if not name.key and seen.keys:
             detail["keys"] = seen.keys
@@ -175,21 +175,21 @@ class AuditRecorder:
 
     async def denied(self, actor: str, action: str, scope: str, keys: Sequence[str], why: str) -> None:
         """Note a try that is denied; durably, when this returns."""
-        await self._write([self._try(actor, action, scope, key, why) for key in keys or ("",)])
+        await self._write([self._denial(actor, action, scope, key, why) for key in keys or ("",)])
 
-    def hostile(self, actor: str, scope: str, name: object, why: str, *, wait: bool) -> None:
+    def invalid_name(self, actor: str, scope: str, name: object, why: str, *, wait: bool) -> None:
         """Note a name that is none: cut, and without any character that is not plain text. Whoever cannot wait for that
         has it done elsewhere."""
-        event = self._try(actor, "name", scope, escape(name), why)._replace(outcome="invalid")
+        event = self._denial(actor, "name", scope, escape(name), why)._replace(outcome="invalid")
         if wait:
             run(self._write([event]))
             return
         with self._lock:
-            self._tries.append(event)
+            self._denials.append(event)
             self._stop()
             self._start(0, self._clock())
 
-    def _try(self, actor: str, action: str, scope: str, key: str, why: str) -> Event:
+    def _denial(self, actor: str, action: str, scope: str, key: str, why: str) -> Event:
         detail = self._codec.pack({"why": why})
         target, now = f"{scope}{BETWEEN}{key}", self._clock()
         return Event("denied", actor, action, target, "denied", 0, detail, now, trace_context.current())

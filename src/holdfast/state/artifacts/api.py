@@ -129,21 +129,21 @@ class ArtifactsOperations:
         again = all(isinstance(each.source, str | PathLike | bytes) for each in given)
         for _ in range(_ATTEMPTS if again else 0):
             try:
-                return await self._try(given)
+                return await self._register_once(given)
             except ContentRemoved:
                 continue
-        return await self._try(given)
+        return await self._register_once(given)
 
-    async def _try(self, given: list[ArtifactSource]) -> list[Artifact]:
+    async def _register_once(self, given: list[ArtifactSource]) -> list[Artifact]:
         new: list[NewArtifact] = []
-        taking = ContentUpload(self._records.handle, self._records.known)
+        taking = ContentUpload(self._records.handle, self._records.has_content)
         try:
             for source in given:
                 new += [await self._new(taking, source)]
             if len({each.id for each in new}) < len(new):
                 raise InvalidError("two artifacts that are registered together have one id")
             with trace_context.correlation():
-                new = [await self._hooked(each) for each in new]
+                new = [await self._call_hooks(each) for each in new]
                 made = await self._records.register(new)
         except _NOT_REGISTERED:
             for each in new:
@@ -152,7 +152,7 @@ class ArtifactsOperations:
         for each in new:
             if each.content.token and made[each.id].token != each.content.token:
                 await taking.drop(each.content)  # it had been registered already
-        return [made[each.id].shown(each.id) for each in new]
+        return [made[each.id].to_artifact(each.id) for each in new]
 
     async def _new(self, taking: ContentUpload, given: ArtifactSource) -> NewArtifact:
         id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
@@ -164,12 +164,12 @@ class ArtifactsOperations:
         size = validation.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
-        content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
+        content = await taking.store(given.source, keep=given.keep, sha256=given.sha256, size=size)
         now = self._handle.now()
         record = ArtifactRecord(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
         return NewArtifact(id, record, content)
 
-    async def _hooked(self, new: NewArtifact) -> NewArtifact:
+    async def _call_hooks(self, new: NewArtifact) -> NewArtifact:
         """Have hooks called, which may say other things about it."""
         record = new.record
         about = {name: getattr(record, name) for name in (*_DESCRIPTION, "metadata")}
@@ -194,7 +194,7 @@ class ArtifactsOperations:
     async def delete(self, id: str) -> None:
         """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
         The changes stay. Raises `NotFoundError`."""
-        _, permit = await self._asked(id, "write")
+        _, permit = await self._permit(id, "write")
         await self._records.delete(id, permit.guards)
 
     # Reading ----------------------------------------------------------------------------------------------------
@@ -202,33 +202,33 @@ class ArtifactsOperations:
     @sync_and_async
     async def get(self, id: str) -> Artifact:
         """What is known of an artifact. Raises `NotFoundError`."""
-        return (await self._allowed(id, "read")).shown(id)
+        return (await self._require(id, "read")).to_artifact(id)
 
     @sync_and_async
     async def read(self, id: str) -> bytes:
         """The whole content. Raises `CorruptError` if it is not what was registered."""
-        return await self._records.pieces(id, await self._allowed(id, "read")).all()
+        return await self._records.pieces(id, await self._require(id, "read")).read_all()
 
     @sync_and_async
     async def open(self, id: str) -> Any:
         """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
         last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
-        pieces = self._records.pieces(id, await self._allowed(id, "read"))
+        pieces = self._records.pieces(id, await self._require(id, "read"))
         return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
     @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
         """Write the content to a file, in place of one that is there. Raises `CorruptError`, and leaves the file as it
         was, if the content is not what was registered."""
-        await self._records.pieces(id, await self._allowed(id, "read")).save(Path(path))
+        await self._records.pieces(id, await self._require(id, "read")).save(Path(path))
 
     @sync_and_async
     async def verify(self, id: str) -> Artifact:
         """Read all of the content, and raise `CorruptError` if it is not what was registered; `NotFoundError` if it was
         to be elsewhere, and is not."""
-        record = await self._allowed(id, "read")
+        record = await self._require(id, "read")
         await self._records.pieces(id, record).verify()
-        return record.shown(id)
+        return record.to_artifact(id)
 
     # Changes made with artifacts --------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class ArtifactsOperations:
     async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[ArtifactLink]:
         """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
         goes on. An identity is shown those of its own scopes."""
-        await self._allowed(id, "read")
+        await self._require(id, "read")
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[ArtifactLink] = []
@@ -301,17 +301,17 @@ class ArtifactsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _allowed(self, id: str, action: Action) -> ArtifactRecord:
+    async def _require(self, id: str, action: Action) -> ArtifactRecord:
         """The record of an artifact that may be read or removed."""
-        record, _ = await self._asked(id, action)
+        record, _ = await self._permit(id, action)
         return record
 
-    async def _asked(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
+    async def _permit(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
         """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
         one that is not."""
         guard = self._handle.guard
         id = _check_id(guard, id)
-        found = (await self._records.several([id])).get(id)
+        found = (await self._records.get_many([id])).get(id)
         owner = Scope() if found is None else found.owner
         permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
         if found is None:
@@ -320,9 +320,9 @@ class ArtifactsOperations:
             await guard.saw(owner, (_key(id),))
         return found, permit
 
-    async def _check(self, ids: Iterable[str]) -> None:
+    async def _require_all(self, ids: Iterable[str]) -> None:
         for id in ids:
-            await self._allowed(id, "read")
+            await self._require(id, "read")
 
     @sync_and_async
     async def list(
@@ -348,10 +348,10 @@ class ArtifactsOperations:
                 ids = [str(row.key[4]) for row in await self._records.system_line.linked(kind, name, after, page)]
             else:
                 ids = await self._records.page(after, page)
-            for id, record in (await self._records.several(ids)).items():
+            for id, record in (await self._records.get_many(ids)).items():
                 wanted = {"type": type, "producer": producer, "sha256": sha256, "by": actor or None}
                 if all(value in (None, getattr(record, what)) for what, value in wanted.items()):
-                    found.append(record.shown(id))
+                    found.append(record.to_artifact(id))
             if len(ids) < page:
                 break
             after = ids[-1]
@@ -369,7 +369,7 @@ class LinkBlock:
     def __enter__(self) -> Self:
         if not isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of an AsyncStore is entered with `async with`")
-        run(self._artifacts._check(self._ids))
+        run(self._artifacts._require_all(self._ids))
         self._linked.__enter__()
         return self
 
@@ -379,7 +379,7 @@ class LinkBlock:
     async def __aenter__(self) -> Self:
         if isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of a Store is entered with `with`")
-        await arun(self._artifacts._check(self._ids))
+        await arun(self._artifacts._require_all(self._ids))
         self._linked.__enter__()
         return self
 

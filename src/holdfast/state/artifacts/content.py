@@ -74,19 +74,19 @@ class ContentUpload:
     def __init__(self, handle: StoreHandle, known: Callable[[str], Any]) -> None:
         """`known` tells, awaited, whether content with this hash is kept already."""
         self._handle = handle
-        self._known = known
+        self._is_stored = known
 
-    async def take(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
+    async def store(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
         """Content from a path, from bytes, or from a file that is open; or what is to be known of what stays there."""
         if not keep:
-            return await self._referred(source, sha256, size)
+            return await self._reference(source, sha256, size)
         if isinstance(source, bytes | bytearray | memoryview):
-            found = await self._stored(io.BytesIO(source))
+            found = await self._store_file(io.BytesIO(source))
         elif isinstance(source, str | os.PathLike):
             with _open(_local_path(source)) as file:
-                found = await self._stored(file)
+                found = await self._store_file(file)
         elif callable(getattr(source, "read", None)):
-            found = await self._stored(source)  # type: ignore[arg-type]
+            found = await self._store_file(source)  # type: ignore[arg-type]
         else:
             raise InvalidError(
                 f"an artifact is a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
@@ -101,7 +101,7 @@ class ContentUpload:
             )
         return found
 
-    async def _referred(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
+    async def _reference(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
         if not isinstance(source, str | os.PathLike):
             raise InvalidError(
                 "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
@@ -121,7 +121,7 @@ class ContentUpload:
             raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
         return StoredContent(digest, count, uri=path.absolute().as_uri())
 
-    async def _stored(self, file: BinaryFile) -> StoredContent:
+    async def _store_file(self, file: BinaryFile) -> StoredContent:
         start = await _start_position(file)
         first = await _read(file, CHUNK + 1)
         if len(first) <= CHUNK:
@@ -130,12 +130,12 @@ class ContentUpload:
             # What can be read twice is hashed first: content that is kept already is not stored to be dropped again.
             await BlockingCall(lambda: file.seek(start))  # type: ignore[attr-defined]
             digest, count = await _hash(file)
-            if await self._known(digest):
+            if await self._is_stored(digest):
                 return StoredContent(digest, count)
             await BlockingCall(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
-        return await self._in_pieces(file, first)
+        return await self._store_pieces(file, first)
 
-    async def _in_pieces(self, file: BinaryFile, first: bytes) -> StoredContent:
+    async def _store_pieces(self, file: BinaryFile, first: bytes) -> StoredContent:
         token, whole, count = secrets.token_hex(16), hashlib.sha256(), 0
         piece, rest = first[:CHUNK], first[CHUNK:]
         number = 0
@@ -146,7 +146,7 @@ class ContentUpload:
             more = await _read(file, CHUNK - len(rest))
             piece, rest = rest + more, b""
         found = StoredContent(whole.hexdigest(), count, token=token)
-        if await self._known(found.sha256):
+        if await self._is_stored(found.sha256):
             await self.drop(found)
             return found._replace(token="")
         return found
@@ -245,8 +245,8 @@ class ContentPieces:
         self._deleted = deleted
         self._handle = handle
         self._where = where
-        self._kept = kept
-        self._book = book
+        self._content = kept
+        self._line = book
         self._number = 0
         self._count = 0
         self._whole = hashlib.sha256()
@@ -261,11 +261,11 @@ class ContentPieces:
         self._number += 1
         self._count += len(piece)
         self._whole.update(piece)
-        if piece and self._count < self._kept.size:
+        if piece and self._count < self._content.size:
             return piece
         more = await self._piece()
         self.close()
-        if more or self._count != self._kept.size or self._whole.hexdigest() != self._kept.sha256:
+        if more or self._count != self._content.size or self._whole.hexdigest() != self._content.sha256:
             if await self._deleted():
                 raise NotFoundError("the artifact was deleted meanwhile", where=self._where)
             raise CorruptError(
@@ -276,22 +276,22 @@ class ContentPieces:
         return piece
 
     async def _piece(self) -> bytes:
-        if self._kept.uri:
+        if self._content.uri:
             if self._file is None:
-                self._file = _open(_local_path(self._kept.uri))
+                self._file = _open(_local_path(self._content.uri))
             return await _read(self._file, CHUNK)
-        if self._kept.token:
-            return await self._entry(content_line(self._handle, self._kept.token), _piece_name(self._number))
+        if self._content.token:
+            return await self._entry(content_line(self._handle, self._content.token), _piece_name(self._number))
         if self._number:
             return b""
-        small = self._kept.small
-        return await self._entry(self._book, content_name(self._kept.sha256)) if small is None else small
+        small = self._content.small
+        return await self._entry(self._line, content_name(self._content.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
         memo = await self._handle.engine.lines.revalidate_tip(line)
 
         async def look(view: ScopeView) -> StoredValue | None:
-            return await view.stored(name)
+            return await view.find(name)
 
         found = await read_line_at(self._handle, line, None if memo is None else memo.point, look)
         if found is None:
@@ -307,7 +307,7 @@ class ContentPieces:
         if self._file is not None:
             self._file.close()
 
-    async def all(self) -> bytes:
+    async def read_all(self) -> bytes:
         """The whole."""
         pieces = []
         while piece := await self.next():
@@ -382,7 +382,7 @@ class AsyncContent:
 
     async def read(self) -> bytes:
         """All that is left of it."""
-        return await arun(self._pieces.all())
+        return await arun(self._pieces.read_all())
 
     async def __aenter__(self) -> AsyncContent:
         return self

@@ -50,7 +50,7 @@ class Artifact(NamedTuple):
     created: datetime
     metadata: Mapping[str, Any]
     uri: str
-    kept: bool
+    stored: bool
     by: str
     same_as: str
 
@@ -83,7 +83,7 @@ class ArtifactRecord:
         """The scope of the identity that registered it, to which it belongs."""
         return Scope.parse(self.by) if self.by else Scope()
 
-    def shown(self, id: str) -> Artifact:
+    def to_artifact(self, id: str) -> Artifact:
         """As callers see it."""
         return Artifact(
             id,
@@ -136,15 +136,15 @@ class ArtifactRecords:
             raise not_found_error(id)
         return ArtifactRecord.of(found[id].value)
 
-    async def several(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
+    async def get_many(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
         """Those that are there."""
         return {id: ArtifactRecord.of(found.value) for id, found in (await self.system_line.records(ids)).items()}
 
-    async def known(self, sha256: str) -> bool:
+    async def has_content(self, sha256: str) -> bool:
         """Whether content with this hash is kept already."""
-        return bool(await self.kept(sha256, 1))
+        return bool(await self.with_content(sha256, 1))
 
-    async def kept(self, sha256: str, limit: int) -> list[str]:
+    async def with_content(self, sha256: str, limit: int) -> list[str]:
         """The first artifacts that have content with this hash, and keep it here."""
         found: list[str] = []
         after = ""
@@ -171,7 +171,7 @@ class ArtifactRecords:
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
 
         async def deleted() -> bool:
-            there = (await self.several([id])).get(id)
+            there = (await self.get_many([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
         return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted)
@@ -187,12 +187,12 @@ class ArtifactRecords:
             made.clear()
             lines.clear()
             changed = _Registration(self, entries)
-            await changed.look_for({each.content.sha256 for each in new})
+            await changed.find_content({each.content.sha256 for each in new})
             there = await entries.records(each.id for each in new)
             for each in new:
                 made[each.id] = await changed.add(each, there.get(each.id))
             lines.update(changed.lines)
-            return changed.changed()
+            return changed.to_change()
 
         async def guards(_: bool) -> list[Change]:
             """That the lines of content that records point to are there: others may have removed them meanwhile."""
@@ -209,7 +209,7 @@ class ArtifactRecords:
         (head,) = await self._engine.writer.save(saving)
         for each in new:
             if each.call is not None:
-                each.call.done(head.point.seq + 1, head.point.id)
+                each.call.call_after(head.point.seq + 1, head.point.id)
         return made
 
     async def delete(self, id: str, guards: Preconditions | None = None) -> None:
@@ -227,7 +227,7 @@ class ArtifactRecords:
             if record.token:
                 others = [str(row.key[4]) for row in await self.system_line.linked("token", record.token, limit=2)]
             else:
-                others = await self.kept(record.sha256, 2)
+                others = await self.with_content(record.sha256, 2)
             if others == [id]:
                 if record.content == INLINE:
                     removed.append(content_name(record.sha256))
@@ -298,7 +298,7 @@ class _Registration:
         if content.uri:
             record.content, record.uri = ELSEWHERE, content.uri
         else:
-            await self._keep(new, same)
+            await self._place_content(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
         self._put[new.id] = dict(vars(record))
         self._rows += self._records.system_line.link_changes(
@@ -312,7 +312,7 @@ class _Registration:
         self._events.append(event)
         return record
 
-    async def _keep(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
+    async def _place_content(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
         record, content = new.record, new.content
         if content.small is not None and content.size <= SMALL:
             record.content, record.small = IN_RECORD, content.small
@@ -331,7 +331,7 @@ class _Registration:
         record.content, record.token = OWN_LINE, token
         self.lines.add(content_line(self._records.handle, token))
 
-    async def look_for(self, hashes: Iterable[str]) -> None:
+    async def find_content(self, hashes: Iterable[str]) -> None:
         """See which content is kept already, and by which artifact."""
         line, engine = self._records.system_line.line, self._records.handle.engine
         wanted = sorted(hashes)
@@ -339,11 +339,11 @@ class _Registration:
         ids: dict[str, str] = {}
         for sha256, rows in zip(wanted, found, strict=True):
             if rows:
-                ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
+                ids |= dict.fromkeys(await self._records.with_content(sha256, 1), sha256)
         for id, there in (await self._entries.records(ids)).items():
             self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
 
-    def changed(self) -> LineChange:
+    def to_change(self) -> LineChange:
         """All of it."""
         return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
 

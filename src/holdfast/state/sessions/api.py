@@ -94,7 +94,7 @@ class SessionOperations:
     async def touch(self) -> None:
         """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
         managing = _SessionManager(self._handle)
-        await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
+        await managing.lifecycle.touch(self.id, await managing.get(self.id, "write", inside=True))
 
     @sync_and_async
     async def end(self, reason: str = "") -> None:
@@ -147,7 +147,7 @@ class _SessionManager:
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
         self.records = SessionRecords(handle)
-        self.ends = SessionLifecycle(self.records)
+        self.lifecycle = SessionLifecycle(self.records)
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
     def knows(self, root: Scope) -> bool:
@@ -173,7 +173,7 @@ class _SessionManager:
     async def get(self, id: str, action: Action, *, inside: bool = False) -> SessionRecord:
         """A session that it may do this with. One that is not there and one that it may not know of look the same."""
         id = self.handle.guard.key("sessions", id, "id of a session")
-        found = (await self.records.several([id])).get(id)
+        found = (await self.records.get_many([id])).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
         return await self.records.get(id) if found is None else found
 
@@ -182,13 +182,13 @@ class _SessionManager:
         await self.get(id, "write")
         if reason == EXPIRED:
             raise InvalidError("whether a session has expired is not for its user to say", hint="Give another reason")
-        return await self.ends.end(id, check_key(reason, "reason") if reason else "")
+        return await self.lifecycle.end(id, check_key(reason, "reason") if reason else "")
 
 
 class SessionsOperations(Generic[S]):
     """What can be done with sessions. `Sessions` and `AsyncSessions` have these as methods."""
 
-    _made: type[S]
+    _session_class: type[S]
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -233,7 +233,7 @@ class SessionsOperations(Generic[S]):
             dict(validation.require_mapping(metadata or {}, "metadata")),
         )
         await managing.allow("write", root, name)
-        await managing.ends.start(name, record)
+        await managing.lifecycle.start(name, record)
         return self._session(name, record, "active")
 
     @sync_and_async
@@ -250,13 +250,13 @@ class SessionsOperations(Generic[S]):
         again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
-        return self._session(id, await managing.ends.resume(id), "active")
+        return self._session(id, await managing.lifecycle.resume(id), "active")
 
     @sync_and_async
     async def touch(self, id: str) -> None:
         """Show a sign of life. Raises `DeniedError` if the session has ended."""
         managing = _SessionManager(self._handle)
-        await managing.ends.touch(id, await managing.get(id, "write", inside=True))
+        await managing.lifecycle.touch(id, await managing.get(id, "write", inside=True))
 
     @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
@@ -264,7 +264,9 @@ class SessionsOperations(Generic[S]):
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         more = dict(validation.require_mapping(metadata, "metadata"))
-        record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
+        record = await managing.lifecycle.change(
+            id, "update", lambda old: replace(old, metadata={**old.metadata, **more})
+        )
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
 
@@ -285,7 +287,7 @@ class SessionsOperations(Generic[S]):
         if not record.root.contains(wanted):
             raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
-        found = await managing.ends.archived(self._handle.line(wanted), record)
+        found = await managing.lifecycle.archived(self._handle.line(wanted), record)
         await self._handle.guard.saw(wanted, list(found))
         now, codec = record.ended, self._handle.codec
         return {
@@ -312,12 +314,12 @@ class SessionsOperations(Generic[S]):
         wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
             await self._handle.guard.allow("read", managing.own, ())
-        waiting = await managing.records.waiting() if status == "expired" else None
+        waiting = await managing.records.list_due() if status == "expired" else None
         link = ("user", user) if user is not None else ("status", status or "")
         found: list[S] = []
         while len(found) < count:
             ids = await _page(managing.records, link, after) if waiting is None else _after(waiting, after)
-            records = await managing.records.several(ids)
+            records = await managing.records.get_many(ids)
             shown = {
                 id: record
                 for id, record in records.items()
@@ -342,17 +344,17 @@ class SessionsOperations(Generic[S]):
         """
         managing = _SessionManager(self._handle)
         await managing.allow_all()
-        return await managing.ends.collect(validation.require_count(limit, "limit"))
+        return await managing.lifecycle.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:
         """Remove a session for good: its state, its archive, and the record that there was one."""
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
-        await managing.ends.delete(id)
+        await managing.lifecycle.delete(id)
 
     def _session(self, id: str, record: SessionRecord, status: Status) -> S:
-        return self._made(self._handle, id, record, status)
+        return self._session_class(self._handle, id, record, status)
 
 
 def _after(ids: list[str], after: str) -> list[str]:

@@ -81,14 +81,14 @@ class SessionLifecycle:
         self._handle = found.handle
         self._line = found.system_line
         self._engine = found.handle.engine
-        self._gone: set[Line] = set()
+        self._deleted: set[Line] = set()
 
     # Ending -----------------------------------------------------------------------------------------------------
 
     async def end(self, id: str, reason: str = "") -> SessionRecord:
         """End a session as was agreed when it started. One that has ended stays as it is."""
         await self._end(id, reason, only_expired=False)
-        self._drop()
+        self._drop_cache()
         return await self._records.get(id)
 
     async def expire(self, id: str) -> bool:
@@ -109,9 +109,9 @@ class SessionLifecycle:
                     return False
                 # One that has lasted for as long as it may ends, whoever is at work in it.
                 strict = only_expired and not 0 < record.ttl <= now - record.started
-                called = await self._called(called, point, id, record)
+                called = await self._call_once(called, point, id, record)
                 try:
-                    await self._ended(id, record, lines, reason, called.call, strict=strict)
+                    await self._save_end(id, record, lines, reason, called.call, strict=strict)
                 except _ConcurrentChange:
                     if strict:
                         return False
@@ -119,7 +119,7 @@ class SessionLifecycle:
                 return True
         raise _busy_error(id)
 
-    async def _called(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
+    async def _call_once(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
         """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
@@ -138,7 +138,7 @@ class SessionLifecycle:
             metadata={"on_end": record.on_end, "by": record.by},
         )
 
-    async def _ended(
+    async def _save_end(
         self,
         id: str,
         record: SessionRecord,
@@ -155,8 +155,8 @@ class SessionLifecycle:
         action = "expire" if reason == EXPIRED else "end"
 
         async def guards(again: bool) -> list[Change]:
-            trace = lines[0].trace
-            if again and (strict or (takes and [trace] != await self._records.traces([record.root]))):
+            trace = lines[0].inside_condition
+            if again and (strict or (takes and [trace] != await self._records.inside_conditions([record.root]))):
                 raise _ConcurrentChange
             changes: list[Change] = []
             if trace is not None and (strict or takes):
@@ -166,22 +166,22 @@ class SessionLifecycle:
             return changes
 
         async def marking(_: bool) -> list[Change]:
-            ground = [] if archives else await self._ground(lines[0].line, gone=record.on_end == "delete")
+            ground = [] if archives else await self._line_row(lines[0].line, gone=record.on_end == "delete")
             return [*ground, Put(LINKS, Row(ended_key(self._handle, record.root), (now, "")))]
 
-        savings, first = self._removing(lines, guards) if record.on_end == "delete" else ([], guards)
+        savings, first = self._removal(lines, guards) if record.on_end == "delete" else ([], guards)
         for each in lines if archives else ():
             await self._engine.lines.revalidate_tip(
                 each.line
             )  # what is remembered of it may be older than what was seen
-            savings.append(self._archiving(each, done, strict))
-        recording = self._recording(id, record, done, action, call)
+            savings.append(self._archive_request(each, done, strict))
+        recording = self._record_edit(id, record, done, action, call)
         saving = self._line.request(action, recording, both_preconditions(first, marking))
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         if record.on_end == "delete":
-            self._gone.update(each.line for each in lines)
+            self._deleted.update(each.line for each in lines)
 
-    def _removing(
+    def _removal(
         self, lines: Sequence[SessionLine], guards: Preconditions
     ) -> tuple[list[AppendRequest], Preconditions | None]:
         """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
@@ -200,12 +200,12 @@ class SessionLifecycle:
 
         return [], changes
 
-    async def _ground(self, line: Line, *, gone: bool) -> list[Change]:
+    async def _line_row(self, line: Line, *, gone: bool) -> list[Change]:
         """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
         (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
         return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
 
-    def _archiving(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
+    def _archive_request(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
         """The step that takes all keys of a line away, and has the one before it stay."""
 
         async def edit(view: ScopeView) -> LineChange:
@@ -222,7 +222,7 @@ class SessionLifecycle:
 
         return edit_request(self._handle, each.line, "archive", edit)
 
-    def _recording(
+    def _record_edit(
         self,
         id: str,
         old: SessionRecord | None,
@@ -239,7 +239,7 @@ class SessionLifecycle:
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
             return LineChange(
-                {} if new is None else self._line.pack({id: new.stored()}),
+                {} if new is None else self._line.pack({id: new.to_dict()}),
                 [id] if new is None else (),
                 self._events(id, action, call),
                 self._line.link_changes(before, after, self._handle.now()),
@@ -255,11 +255,11 @@ class SessionLifecycle:
             event = event._replace(detail=self._handle.codec.pack(dict(call.notes)))
         return [event, *call.events]
 
-    def _drop(self) -> None:
+    def _drop_cache(self) -> None:
         """Forget what is remembered of lines that are gone: of many at once, since all that is remembered is gone
         through."""
-        self._engine.context.cache.drop_all(*self._gone)
-        self._gone.clear()
+        self._engine.context.cache.drop_all(*self._deleted)
+        self._deleted.clear()
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class SessionLifecycle:
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 _call_after_hooks(
-                    call, await self._line.change("start", self._recording(id, None, record, "start", call))
+                    call, await self._line.change("start", self._record_edit(id, None, record, "start", call))
                 )
         except _ConcurrentChange:
             raise ConflictError(
@@ -286,7 +286,7 @@ class SessionLifecycle:
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._line.change(action, self._recording(id, old, new, action))
+                await self._line.change(action, self._record_edit(id, old, new, action))
             except _ConcurrentChange:
                 continue
             return new
@@ -313,7 +313,7 @@ class SessionLifecycle:
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
                     await self.expire(id)
-                    self._drop()
+                    self._drop_cache()
                     continue
                 if record.ended and record.on_end == "delete":
                     raise NotFoundError(
@@ -322,10 +322,10 @@ class SessionLifecycle:
                         hint='Start sessions with on_end="archive" to be able to resume them after their end',
                     )
                 point = "session.restore" if record.ended else "session.resume"
-                called = await self._called(called, point, id, record)
+                called = await self._call_once(called, point, id, record)
                 try:
                     if record.ended:
-                        return await self._restored(id, record, called.call)
+                        return await self._restore(id, record, called.call)
                     await self.touch(id, record, called.call)
                 except _ConcurrentChange:
                     continue
@@ -336,7 +336,7 @@ class SessionLifecycle:
                 return record
         raise _busy_error(id)
 
-    async def _restored(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
+    async def _restore(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
         now, metadata = self._handle.now(), _metadata(call)
         new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata, held=False)
         new.due = new.expires(new.started)
@@ -344,16 +344,18 @@ class SessionLifecycle:
         async def guards(_: bool) -> list[Change]:
             return [Delete(LINKS, ended_key(self._handle, record.root))]
 
-        savings = [self._restoring(Line(self._handle.tenant, name), count) for name, count in record.lines.items()]
-        saving = self._line.request("restore", self._recording(id, record, new, "restore", call), guards)
+        savings = [
+            self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
+        ]
+        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), guards)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
-    def _restoring(self, line: Line, count: int) -> AppendRequest:
+    def _restore_request(self, line: Line, count: int) -> AppendRequest:
         """The step that gives a line back what it had after so many steps."""
 
         async def edit(_: ScopeView) -> LineChange:
-            point, content = await self._then(line, count)
+            point, content = await self._content_at(line, count)
             put: dict[str, Packed] = {}
             for key, stored in content.items():
                 put[key] = stored.entry.value
@@ -363,14 +365,14 @@ class SessionLifecycle:
 
         return edit_request(self._handle, line, "restore", edit)
 
-    async def _then(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
+    async def _content_at(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
         point = await self._engine.lines.find(line, Position(0, count - 1))
         return point.id, await read_line_at(self._handle, line, point, _all_keys)
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
         """What a line of an archived session had when that ended."""
         count = record.lines.get(line.name, 0)
-        return (await self._then(line, count))[1] if count else {}
+        return (await self._content_at(line, count))[1] if count else {}
 
     # Collecting -------------------------------------------------------------------------------------------------
 
@@ -378,24 +380,24 @@ class SessionLifecycle:
         """Remove a session for good: its record, its state, and its archive."""
         for _ in range(_ATTEMPTS):
             try:
-                await self._forget(id, await self._records.get(id))
+                await self._delete(id, await self._records.get(id))
             except _ConcurrentChange:
                 continue
-            return self._drop()
+            return self._drop_cache()
         raise _busy_error(id)
 
-    async def _forget(self, id: str, record: SessionRecord) -> None:
+    async def _delete(self, id: str, record: SessionRecord) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
-            if again and [lines[0].trace] != await self._records.traces([record.root]):
+            if again and [lines[0].inside_condition] != await self._records.inside_conditions([record.root]):
                 raise _ConcurrentChange
-            return [] if lines[0].trace is None else [lines[0].trace]
+            return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
-        savings, first = self._removing(lines, guards)
-        saving = self._line.request("delete", self._recording(id, record, None, "delete"), first)
+        savings, first = self._removal(lines, guards)
+        saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
         await self._engine.writer.save(*savings, saving)
-        self._gone.update(each.line for each in lines)
+        self._deleted.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
@@ -415,7 +417,7 @@ class SessionLifecycle:
                     else:
                         spared.append(id)
                 elif 0 < record.due <= self._handle.now():
-                    await self._forget(id, record)
+                    await self._delete(id, record)
                     forgotten += 1
             except (NotFoundError, _ConcurrentChange):
                 continue  # another was first
@@ -423,13 +425,13 @@ class SessionLifecycle:
                 spared.append(id)  # others were first too often
             except DeniedError:
                 held.append(id)
-        self._drop()
-        await self._put_off(spared, held)
+        self._drop_cache()
+        await self._postpone(spared, held)
         return SessionReport(ended, forgotten, len(spared), len(held))
 
-    async def _put_off(self, spared: Sequence[str], held: Sequence[str]) -> None:
+    async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
         """Look at sessions that are alive again when their time may be up, and at others after a while."""
-        found = await self._records.several([*spared, *held])
+        found = await self._records.get_many([*spared, *held])
         now = self._handle.now()
         later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
@@ -445,7 +447,7 @@ class SessionLifecycle:
             for id, there in (await entries.records(later)).items():
                 if there.version == found[id].version:
                     new = replace(found[id], due=later[id], held=id in held)
-                    put[id] = new.stored()
+                    put[id] = new.to_dict()
                     rows += self._line.link_changes(found[id].links(id), new.links(id), now)
             return LineChange(self._line.pack(put), rows=rows)
 
@@ -458,13 +460,13 @@ def _metadata(call: FeatureHooks) -> dict[str, Any]:
 
 
 def _call_after_hooks(call: FeatureHooks, head: StepInfo) -> None:
-    call.done(head.point.seq + 1, head.point.id)
+    call.call_after(head.point.seq + 1, head.point.id)
 
 
 async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
     """All keys of a scope, also those that have expired and are still there."""
     keys = [*await view.keys(), *await view.expired()]
-    found = {key: await view.stored(key) for key in keys}
+    found = {key: await view.find(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
 
 

@@ -72,7 +72,7 @@ class SessionRecord:
         """Whose session it is; empty for nobody's."""
         return next((part.name for part in self.root.parts if part.kind == "user"), "")
 
-    def stored(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As it is stored."""
         return {name: value for name, value in vars(self).items() if name != "version"}
 
@@ -107,7 +107,7 @@ class SessionLine(NamedTuple):
     point: StepRef | None
     active: int
     """When it was last written to; 0 for never."""
-    trace: Expect | None = None
+    inside_condition: Expect | None = None
     """Of that of the session's own scope: the condition that no scope was made inside since."""
 
     def unchanged(self) -> list[Change]:
@@ -129,18 +129,18 @@ class SessionRecords:
 
     async def get(self, id: str) -> SessionRecord:
         """A record. Raises `NotFoundError`."""
-        found = await self.several([id])
+        found = await self.get_many([id])
         if id not in found:
             raise NotFoundError(
                 "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
             )
         return found[id]
 
-    async def several(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
+    async def get_many(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
         """Those that are there."""
         return {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
 
-    async def waiting(self) -> list[str]:
+    async def list_due(self) -> list[str]:
         """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
         due = Scan(LINKS, (*self.system_line.line, "due"), stop=(time_key(self.handle.now() + 1),), bodies=False)
         held = Scan(LINKS, (*self.system_line.line, "status", "held"), bodies=False)
@@ -153,7 +153,7 @@ class SessionRecords:
         if not roots:
             return []
         engine, tenant = self.handle.engine, self.handle.tenant
-        traces = await self.traces(roots)  # first: what is made while the rest is read shows in them
+        traces = await self.inside_conditions(roots)  # first: what is made while the rest is read shows in them
         named = []
         for root in roots:
             below = await engine.lines.names(tenant, root.line + "/")
@@ -163,25 +163,27 @@ class SessionRecords:
             for line in lines:
                 queries += [Get(LINES, [tuple(line)]), _last_steps(line, 1)]
         found = iter(await engine.context.backend.read(queries))
-        seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
-        return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
+        seen = [[await self._session_line(line, next(found), next(found)) for line in lines] for lines in named]
+        return [
+            [lines[0]._replace(inside_condition=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)
+        ]
 
-    async def traces(self, roots: Sequence[Scope]) -> list[Expect]:
+    async def inside_conditions(self, roots: Sequence[Scope]) -> list[Expect]:
         """For each of some sessions, the condition that no scope is made inside it from now on."""
         keys = [inside_key(self.handle, root) for root in roots]
         (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}
         return [Expect(LINKS, key, there.get(key)) for key in keys]
 
-    async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> SessionLine:
+    async def _session_line(self, line: Line, infos: list[Any], last: list[Any]) -> SessionLine:
         point = StepRef.of(last[0]) if last else None
         info = info_of(infos[0]) if infos else None
         active = point
         if point is not None and point.kind == EXPIRY:
-            active = await self._last_sign(line)
+            active = await self._last_activity(line)
         return SessionLine(line, info, point, 0 if active is None else active.time)
 
-    async def _last_sign(self, line: Line) -> StepRef | None:
+    async def _last_activity(self, line: Line) -> StepRef | None:
         """The last step that was made by somebody, and not to take expired keys away."""
         stop: tuple[int, ...] = ()
         while True:

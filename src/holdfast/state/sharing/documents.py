@@ -49,33 +49,33 @@ class DocumentOperations:
     """What can be done with a document. `Document` and `AsyncDocument` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
-        self._place = place
+        self._resource = place
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
         """The scope that stands for the document: who may read it may read, who may read and write it may edit."""
-        return self._place.scope
+        return self._resource.scope
 
     @sync_and_async
     async def read(self, version: int | None = None) -> DocumentVersion:
         """The document as it is, or as it was at a version; with its version, for `save`."""
-        await self._place.may("read", CONTENT)
+        await self._resource.require("read", CONTENT)
         if version is None:
-            found = await self._now()
+            found = await self._read_latest()
         else:
-            found = await self._at(validation.require_count(version, "version"))
-        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+            found = await self._read_at(validation.require_count(version, "version"))
+        await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
     @sync_and_async
     async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
         """Have a function make the new value of the current one, or of the default if there is none. If another was
         first, it is called again with what that one made. It may change what it is given, and returns the new value."""
-        await self._place.may("read", CONTENT)
-        handle, made = self._place.for_(CONTENT), list[Any]()
+        await self._resource.require("read", CONTENT)
+        handle, made = self._resource.handle_for(CONTENT), list[Any]()
         packed = pack_value(handle, CONTENT, default)
 
         async def edited(live: StoredValue | None) -> Packed:
@@ -83,7 +83,7 @@ class DocumentOperations:
             made.append(function(unpack(handle.codec, packed if live is None else live.entry.value)))
             return pack_value(handle, CONTENT, made[-1])
 
-        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=edited)]})
+        (done,) = await write(handle, {self._resource.name: [KeyWrite(CONTENT, "edit", compute=edited)]})
         return DocumentVersion(made[-1], done.version)
 
     @sync_and_async
@@ -98,42 +98,42 @@ class DocumentOperations:
         it is.
         """
         check_on_conflict(on_conflict)
-        await self._place.may("read", CONTENT)
-        handle, version = self._place.for_(CONTENT), validation.require_count(base, "version")
+        await self._resource.require("read", CONTENT)
+        handle, version = self._resource.handle_for(CONTENT), validation.require_count(base, "version")
         packed = [pack_value(handle, CONTENT, value)]
         change = KeyWrite(CONTENT, "edit", packed=packed[0])
 
         async def merged(live: StoredValue | None) -> Packed:
             if live is None and version:
                 raise ConflictError(
-                    "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
+                    "the document was deleted since", where=str(self._resource.name), hint="Save it with version 0"
                 )
             if live is None or live.version == version:
                 packed.append(packed[0])
             else:
-                start = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
-                packed.append(self._merged(start, live, packed[0], on_conflict))
+                start = None if not version else await history.stored_at(handle, self._resource.name, CONTENT, version)
+                packed.append(self._merge(start, live, packed[0], on_conflict))
             return packed[-1]
 
         if on_conflict == "raise":
             change.expected = version
         elif on_conflict != "overwrite":
             change.compute = merged
-        (done,) = await write(handle, {self._place.own: [change]})
+        (done,) = await write(handle, {self._resource.name: [change]})
         return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
     @sync_and_async
     async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
         """The document, as soon as it has a later version; None if it had none within so many seconds."""
         version = validation.require_count(after, "version")
-        await self._place.may("read", CONTENT)
+        await self._resource.require("read", CONTENT)
 
         async def look() -> DocumentVersion | None:
-            found = await self._now()
+            found = await self._read_latest()
             return found if found.version > version else None
 
         found = await wait_until(look, timeout)
-        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+        await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
     @sync_and_async
@@ -141,32 +141,36 @@ class DocumentOperations:
         """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
         longer history."""
         return await history.list_changes(
-            self._place.for_(CONTENT), self._place.own, CONTENT, validation.require_count(limit, "limit"), before
+            self._resource.handle_for(CONTENT),
+            self._resource.name,
+            CONTENT,
+            validation.require_count(limit, "limit"),
+            before,
         )
 
     @sync_and_async
     async def delete(self) -> bool:
         """Take the document away; its history stays. False if there was none."""
-        (done,) = await write(self._place.for_(CONTENT), {self._place.own: [KeyWrite(CONTENT, "delete")]})
+        (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [KeyWrite(CONTENT, "delete")]})
         return done.before > 0
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    async def _now(self) -> DocumentVersion:
+    async def _read_latest(self) -> DocumentVersion:
         async def look(view: ScopeView) -> DocumentVersion:
             found = await view.item(CONTENT)
             return DocumentVersion(None, 0) if found is None else DocumentVersion(found.value, found.version)
 
-        return await read_scope(self._place.handle, self._place.own, look)
+        return await read_scope(self._resource.handle, self._resource.name, look)
 
-    async def _at(self, version: int) -> DocumentVersion:
-        handle = self._place.handle
-        found = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
+    async def _read_at(self, version: int) -> DocumentVersion:
+        handle = self._resource.handle
+        found = None if not version else await history.stored_at(handle, self._resource.name, CONTENT, version)
         if found is None:
             return DocumentVersion(None, 0)
         return DocumentVersion(unpack(handle.codec, found.entry.value), found.version)
 
-    def _merged(
+    def _merge(
         self, base: StoredValue | None, live: StoredValue, mine: Packed, on_conflict: OnDocumentConflict
     ) -> Packed:
         name = b""
@@ -174,10 +178,10 @@ class DocumentOperations:
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
         if found.clashes or name not in found.state:
-            clashes = tuple(map(self._shown, found.clashes))
+            clashes = tuple(map(self._to_conflict, found.clashes))
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
-                where=str(self._place.own),
+                where=str(self._resource.name),
                 hint="Read it again and apply the edit to what is there, or give on_conflict a function",
                 code="version-mismatch",
             )
@@ -186,13 +190,13 @@ class DocumentOperations:
         return found.state[name]
 
     def _resolve(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
-        value = function(self._shown(clash))
+        value = function(self._to_conflict(clash))
         if value is UNRESOLVED:
             return None
-        return PackedResolution(None if value is MISSING else pack_value(self._place.handle, CONTENT, value))
+        return PackedResolution(None if value is MISSING else pack_value(self._resource.handle, CONTENT, value))
 
-    def _shown(self, clash: PackedClash) -> MergeConflict:
-        codec = self._place.handle.codec
+    def _to_conflict(self, clash: PackedClash) -> MergeConflict:
+        codec = self._resource.handle.codec
         path = tuple(codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path[1:])
         return MergeConflict(path, *(MISSING if side is None else unpack(codec, side) for side in clash[1:]))
 

@@ -61,7 +61,7 @@ async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessa
         point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
         packed = dict(step.edit.put).get(_PACKED)
         if type(packed) is not Set:
-            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
+            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.name}")
         resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
         about = handle.codec.unpack(step.header.metadata)
         found.append(

@@ -100,17 +100,17 @@ class PipelineOperations:
         if validation.require_count(tries, "number of tries") < 1:
             raise InvalidError("an item is tried once at least")
         self.stages = tuple(names)
-        self._place = place
+        self._resource = place
         self._tries = tries
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
         """The scope that stands for the pipeline. Its keys are the stages: who may write the first one may put items,
         who may read and write a stage may work there; who may read the whole scope sees results and what went wrong."""
-        return self._place.scope
+        return self._resource.scope
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
@@ -132,14 +132,14 @@ class PipelineOperations:
         as the lease lasts, and another's after that."""
         if not check_seconds(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
-        self._at(stage)
-        await self._place.may("read", stage)
-        taking = TakeWork(self._place.for_(stage), self._place.own, _queue_name(stage), lease, self._opened)
+        self._stage_index(stage)
+        await self._resource.require("read", stage)
+        taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
         found = await wait_until(taking.take, timeout)
         if found is None:
             return None
-        await self._place.handle.guard.saw(self.scope, (stage,))
-        return PipelineTask(found[0], stage, found[1], self._place.own)
+        await self._resource.handle.guard.saw(self.scope, (stage,))
+        return PipelineTask(found[0], stage, found[1], self._resource.name)
 
     @sync_and_async
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
@@ -188,7 +188,7 @@ class PipelineOperations:
         """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
         Returns how many there were."""
         wanted = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
-        handle, gone = self._place.for_(self.stages[-1]), 0
+        handle, gone = self._resource.handle_for(self.stages[-1]), 0
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal gone
@@ -200,7 +200,7 @@ class PipelineOperations:
             return found
 
         try:
-            await commit(handle, {self._place.own: writes})
+            await commit(handle, {self._resource.name: writes})
         except work_queue.NoWork:
             return 0
         return gone
@@ -209,28 +209,29 @@ class PipelineOperations:
     async def requeue(self, id: str) -> None:
         """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
-        handle = self._place.for_(self.stages[0])
+        handle = self._resource.handle_for(self.stages[0])
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             found = await view.item(f"dead/{name}")
             if found is None:
                 raise NotFoundError(
-                    "there is no such item among those that were tried too often", where=f"{name} of {self._place.own}"
+                    "there is no such item among those that were tried too often",
+                    where=f"{name} of {self._resource.name}",
                 )
             stage, record = found.value["stage"], _record(found.value)
-            self._at(stage)
+            self._stage_index(stage)
             return [
                 KeyWrite(f"dead/{name}", "delete"),
                 KeyWrite(_item_key(name), "put", packed=pack_value(handle, "item", record)),
                 work_queue.put_work(handle, _queue_name(stage), name),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
 
     @sync_and_async
     async def stats(self) -> PipelineStats:
         """How many items are where."""
-        await self._place.handle.guard.allow("read", self.scope, ())
+        await self._resource.handle.guard.allow("read", self.scope, ())
 
         async def look(view: ScopeView) -> PipelineStats:
             waiting, working = {}, {}
@@ -240,26 +241,28 @@ class PipelineOperations:
                 working[stage] = await view.count(f"{lane}/held/")
             return PipelineStats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
-        return await read_scope(self._place.handle, self._place.own, look)
+        return await read_scope(self._resource.handle, self._resource.name, look)
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim_history(self._place, keep)
+        return await trim_history(self._resource, keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    def _at(self, stage: object) -> int:
+    def _stage_index(self, stage: object) -> int:
         if stage not in self.stages:
-            raise InvalidError(f"there is no stage {stage!r}", where=str(self._place.own), hint=f"See {self.stages}")
+            raise InvalidError(
+                f"there is no stage {stage!r}", where=str(self._resource.name), hint=f"See {self.stages}"
+            )
         return self.stages.index(stage)
 
     async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
         if not 0 < len(items) <= _MAX_ITEMS:
             raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
         first = self.stages[0]
-        handle, trace, names = self._place.for_(first), trace_context.current_or_new(), list[str]()
+        handle, trace, names = self._resource.handle_for(first), trace_context.current_or_new(), list[str]()
         wait = 0 if delay is None else nanoseconds(delay)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
@@ -269,29 +272,29 @@ class PipelineOperations:
         async def writes(view: ScopeView) -> list[KeyWrite]:
             start = 0 if view.point is None else view.point.seq + 1
             names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
-            made = await self._stages_kept(view)
+            made = await self._check_stages(view)
             for name, value in zip(names, packed, strict=True):
                 made.append(KeyWrite(_item_key(name), "put", packed=value))
                 made.append(work_queue.put_work(handle, _queue_name(first), name, due=view.now + wait if wait else 0))
             return made
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return names
 
-    async def _stages_kept(self, view: ScopeView) -> list[KeyWrite]:
+    async def _check_stages(self, view: ScopeView) -> list[KeyWrite]:
         """Note the stages with the first item; later they have to be the same."""
         found = await view.item(_STAGES)
         if found is None:
-            return [KeyWrite(_STAGES, "begin", packed=pack_value(self._place.handle, _STAGES, list(self.stages)))]
+            return [KeyWrite(_STAGES, "begin", packed=pack_value(self._resource.handle, _STAGES, list(self.stages)))]
         if tuple(found.value) != self.stages:
             raise ConflictError(
                 f"the pipeline has other stages: {', '.join(found.value)}",
-                where=str(self._place.own),
+                where=str(self._resource.name),
                 hint="Give the same stages everywhere, or begin a pipeline of another name",
             )
         return []
 
-    async def _opened(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
+    async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What there is to know of an item, unless its workers died too often."""
         found = await view.item(_item_key(due.name))
         if found is None:
@@ -299,25 +302,25 @@ class PipelineOperations:
         record: dict[str, Any] = found.value
         if due.lost and due.tries >= self._tries:
             stage = due.key.split("/")[1]
-            return RefusedWork(self._buried(view, due.name, stage, record, "its worker died", due.tries))
+            return RefusedWork(self._bury(view, due.name, stage, record, "its worker died", due.tries))
         return record
 
-    def _buried(
+    def _bury(
         self, view: ScopeView, name: str, stage: str, record: dict[str, Any], error: str, tries: int
     ) -> list[KeyWrite]:
         told = {**record, "stage": stage, "error": error, "tries": tries, "time": view.now}
         key = f"dead/{name}"
         return [
             KeyWrite(_item_key(name), "delete"),
-            KeyWrite(key, "bury", packed=pack_value(self._place.handle, key, told)),
+            KeyWrite(key, "bury", packed=pack_value(self._resource.handle, key, told)),
         ]
 
     async def _done(self, task: PipelineTask, result: Any) -> None:
-        handle, claim = self._place.for_(task.stage), self._claim(task)
-        after = self._at(task.stage) + 1
+        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
+        after = self._stage_index(task.stage) + 1
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._held(view, claim)
+            record = await self._claimed_record(view, claim)
             if result is not MISSING:
                 record = {**record, "value": result}
             made = [KeyWrite(claim.key, "delete")]
@@ -332,53 +335,55 @@ class PipelineOperations:
                 KeyWrite(key, "done", packed=pack_value(handle, key, record)),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
 
     async def _fail(
         self, task: PipelineTask, error: BaseException | str, delay: float | timedelta | None, retry: bool
     ) -> bool:
-        handle, claim = self._place.for_(task.stage), self._claim(task)
+        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
         wait = 0 if delay is None else nanoseconds(delay)
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._held(view, claim)
+            record = await self._claimed_record(view, claim)
             gone = KeyWrite(claim.key, "delete")
             if not again:
-                return [gone, *self._buried(view, task.id, task.stage, record, told, claim.tries)]
+                return [gone, *self._bury(view, task.id, task.stage, record, told, claim.tries)]
             due = view.now + wait if wait else 0
-            return [gone, work_queue.put_work(handle, claim.lane, task.id, claim.tries, due)]
+            return [gone, work_queue.put_work(handle, claim.queue, task.id, claim.tries, due)]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return again
 
     async def _extend(self, task: PipelineTask, lease: float) -> None:
-        await work_queue.extend_claim(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
+        await work_queue.extend_claim(
+            self._resource.handle_for(task.stage), self._resource.name, self._claim(task), lease, "item"
+        )
 
-    async def _held(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
+    async def _claimed_record(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
         await work_queue.check_claim(view, claim, "item")
         found = await view.item(_item_key(claim.name))
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)
 
     async def _page(self, prefix: str, after: str, limit: int) -> list[tuple[str, Any]]:
-        await self._place.handle.guard.allow("read", self.scope, ())
+        await self._resource.handle.guard.allow("read", self.scope, ())
         last = prefix + check_key(after, "id of an item") if after else ""
         page = validation.require_count(limit, "limit")
         found = await read_scope(
-            self._place.handle, self._place.own, lambda view: view.items(prefix, after=last, limit=page)
+            self._resource.handle, self._resource.name, lambda view: view.items(prefix, after=last, limit=page)
         )
-        await self._place.handle.guard.saw(self.scope, ())
+        await self._resource.handle.guard.saw(self.scope, ())
         return [(item.key[len(prefix) :], item.value) for item in found]
 
     def _claim(self, task: PipelineTask) -> WorkClaim:
-        if getattr(task, "_where", None) != self._place.own:
+        if getattr(task, "_where", None) != self._resource.name:
             raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
     @sync_and_async
-    async def _settle(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
+    async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
         """Hand an item on, or give it back; False if it is another's by now."""
         try:
             if error is None:
@@ -427,7 +432,7 @@ class Pipeline(SyncApi, PipelineOperations):
                             result = handler(task.value)
                     except Exception as error:  # noqa: BLE001 - it is kept with the item
                         failed = error
-                done += self._settle(task, result, failed, delay)
+                done += self._finish(task, result, failed, delay)
                 worked += 1
         return done
 
@@ -458,7 +463,7 @@ class AsyncPipeline(AsyncApi, PipelineOperations):
                         result = await handler(task.value)
                 except Exception as error:  # noqa: BLE001 - it is kept with the item
                     failed = error
-            done += await self._settle(task, result, failed, delay)
+            done += await self._finish(task, result, failed, delay)
             worked += 1
         return done
 

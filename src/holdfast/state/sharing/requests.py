@@ -84,16 +84,16 @@ class RequestsOperations:
     """What can be done with requests. `Requests` and `AsyncRequests` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
-        self._place = place
+        self._resource = place
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
         """The scope that stands for them: who may write its key `ask` may ask, who may read and write its key `serve`
         may serve."""
-        return self._place.scope
+        return self._resource.scope
 
     # Asking -----------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class RequestsOperations:
     async def cancel(self, id: str) -> bool:
         """Take a request back: nobody answers it any more. False if it was answered, or is not there."""
         try:
-            await self._cancelled(id)
+            await self._cancel(id)
         except _AlreadyAnswered:
             return False
         except NotFoundError:
@@ -157,19 +157,19 @@ class RequestsOperations:
     @sync_and_async
     async def pending(self) -> int:
         """How many requests wait for a responder."""
-        await self._place.may("read", SERVE)
-        return await read_scope(self._place.handle, self._place.own, lambda view: view.count(f"{_QUEUE}/ready/"))
+        await self._resource.require("read", SERVE)
+        return await read_scope(self._resource.handle, self._resource.name, lambda view: view.count(f"{_QUEUE}/ready/"))
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim_history(self._place, keep)
+        return await trim_history(self._resource, keep)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _ask(self, payload: Any, timeout: float) -> str:
-        handle, seconds = self._place.for_(ASK), check_seconds(timeout)
+        handle, seconds = self._resource.handle_for(ASK), check_seconds(timeout)
         token, trace = secrets.token_hex(8), trace_context.current_or_new()
         record = {
             "value": payload,
@@ -191,42 +191,42 @@ class RequestsOperations:
                 *await _sweep(view),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return name
 
     async def _wait(self, id: str, timeout: float) -> Any:
         if type(id) is not str or not id or "/" in id:
             raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
-        await self._place.may("write", ASK)
-        answer = await wait_until(lambda: self._answered(id), timeout)
+        await self._resource.require("write", ASK)
+        answer = await wait_until(lambda: self._find_answer(id), timeout)
         if answer is None:
             try:
-                raise await self._cancelled(id)
+                raise await self._cancel(id)
             except _AlreadyAnswered as came:
                 answer = came.answer
-        await self._place.may("write", ASK)  # or else whoever was cut off while waiting would still be told
+        await self._resource.require("write", ASK)  # or else whoever was cut off while waiting would still be told
         if not answer.ok:
             raise HandlerError(
                 f"the responder raised {answer.kind or 'an error'}: {answer.value}",
-                where=f"request {id} of {self._place.own}",
+                where=f"request {id} of {self._resource.name}",
                 kind=answer.kind,
                 message=str(answer.value),
             )
         return answer.value
 
-    async def _answered(self, id: str) -> _Answer | None:
+    async def _find_answer(self, id: str) -> _Answer | None:
         async def look(view: ScopeView) -> _Answer | None:
             found = await view.item(_answer_key(id))
             if found is None and not await view.version(_item_key(id)):
-                raise self._unknown(id)
+                raise self._not_found_error(id)
             return None if found is None else _Answer(*found.value)
 
-        return await read_scope(self._place.handle, self._place.own, look)
+        return await read_scope(self._resource.handle, self._resource.name, look)
 
-    async def _cancelled(self, id: str) -> RequestTimeoutError:
+    async def _cancel(self, id: str) -> RequestTimeoutError:
         """Take a request back, and tell why it has no answer."""
-        handle = self._place.for_(ASK)
-        where = f"request {id} of {self._place.own}"
+        handle = self._resource.handle_for(ASK)
+        where = f"request {id} of {self._resource.name}"
         told = RequestTimeoutError(
             "no responder took the request in time",
             where=where,
@@ -240,38 +240,39 @@ class RequestsOperations:
             if found is not None:
                 raise _AlreadyAnswered(_Answer(*found.value))
             if not await view.version(_item_key(id)):
-                raise self._unknown(id)
+                raise self._not_found_error(id)
             gone = [KeyWrite(_item_key(id), "delete")]
             gone += [KeyWrite(key, "delete") for key in [work_queue.ready_key(_QUEUE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
-            for key in await view.names(f"{_QUEUE}/held/"):
+            for key in await view.all_keys(f"{_QUEUE}/held/"):
                 time, name = key.split("/")[-2:]
                 if name == id:
                     gone.append(KeyWrite(key, "delete"))
                     told = _died_error(where) if int(time) <= view.now else _slow_error(where)
             return gone
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return told
 
-    def _unknown(self, id: str) -> NotFoundError:
+    def _not_found_error(self, id: str) -> NotFoundError:
         return NotFoundError(
-            "there is no such request: it was cancelled, or is long over", where=f"request {id} of {self._place.own}"
+            "there is no such request: it was cancelled, or is long over",
+            where=f"request {id} of {self._resource.name}",
         )
 
     async def _take(self, lease: float, timeout: float | None) -> Request | None:
         if not check_seconds(lease, "lease"):
             raise InvalidError("a lease lasts longer than 0 seconds")
-        await self._place.may("read", SERVE)
-        taking = TakeWork(self._place.for_(SERVE), self._place.own, _QUEUE, lease, self._open)
+        await self._resource.require("read", SERVE)
+        taking = TakeWork(self._resource.handle_for(SERVE), self._resource.name, _QUEUE, lease, self._load)
         found = await wait_until(taking.take, timeout)
         if found is None:
             return None
-        await self._place.handle.guard.saw(self.scope, (SERVE,))
+        await self._resource.handle.guard.saw(self.scope, (SERVE,))
         claim, record = found
-        return Request(claim.name, claim, record, self._place.own)
+        return Request(claim.name, claim, record, self._resource.name)
 
-    async def _open(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
+    async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """What was asked, unless it is too late to answer."""
         found = await view.item(_item_key(due.name))
         if found is None:
@@ -282,7 +283,7 @@ class RequestsOperations:
         return record
 
     async def _answer(self, request: Request, answer: _Answer) -> None:
-        handle = self._place.for_(SERVE)
+        handle = self._resource.handle_for(SERVE)
         key, claim = _answer_key(request.id), self._claim(request)
         packed = pack_value(handle, key, list(answer))
 
@@ -291,7 +292,7 @@ class RequestsOperations:
             if request._deadline <= view.now:
                 raise ConflictError(
                     "the request is past its deadline, and is not answered any more",
-                    where=f"request {request.id} of {self._place.own}",
+                    where=f"request {request.id} of {self._resource.name}",
                     hint="Answer sooner, or have those who ask allow more time",
                     code="lease-lost",
                 )
@@ -301,10 +302,10 @@ class RequestsOperations:
                 KeyWrite(key, "answer", packed=packed),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
 
     @sync_and_async
-    async def _settle(self, request: Request, answer: _Answer) -> bool:
+    async def _answer_if_held(self, request: Request, answer: _Answer) -> bool:
         """Answer with what became of a request; False if it was cancelled, or is another's by now."""
         try:
             try:
@@ -318,10 +319,12 @@ class RequestsOperations:
         return True
 
     async def _extend(self, request: Request, lease: float) -> None:
-        await work_queue.extend_claim(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
+        await work_queue.extend_claim(
+            self._resource.handle_for(SERVE), self._resource.name, self._claim(request), lease, "request"
+        )
 
     def _claim(self, request: Request) -> WorkClaim:
-        if getattr(request, "_where", None) != self._place.own:
+        if getattr(request, "_where", None) != self._resource.name:
             raise InvalidError("one answers a request that take() gave", where=repr(request)[:80])
         return request._claim
 
@@ -355,7 +358,7 @@ class Requests(SyncApi, RequestsOperations):
                             answer = _Answer(True, handler(request.value))
                     except Exception as error:  # noqa: BLE001 - it is carried to who asked
                         answer = _failure(error)
-                served += self._settle(request, answer)
+                served += self._answer_if_held(request, answer)
         return served
 
 
@@ -382,7 +385,7 @@ class AsyncRequests(AsyncApi, RequestsOperations):
                         answer = _Answer(True, await handler(request.value))
                 except Exception as error:  # noqa: BLE001 - it is carried to who asked
                     answer = _failure(error)
-            served += await self._settle(request, answer)
+            served += await self._answer_if_held(request, answer)
         return served
 
 
@@ -429,7 +432,7 @@ def _end_key(time: int, name: str) -> str:
 async def _sweep(view: ScopeView) -> list[KeyWrite]:
     """Clears away what is left of requests that are long over."""
     gone = []
-    for key in await view.names("end/", _SWEEP_LIMIT):
+    for key in await view.all_keys("end/", _SWEEP_LIMIT):
         time, name = key.split("/")[1:]
         if int(time) > view.now:
             break

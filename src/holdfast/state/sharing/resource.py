@@ -46,25 +46,25 @@ class SharedResource:
     """A shared thing: its own name, and the scope that stands for it."""
 
     handle: StoreHandle
-    own: Scope
+    name: Scope
     """How its lines are named; no scope that a user can name."""
     scope: Scope
 
     def below(self, *parts: tuple[str, str]) -> Scope:
         """How a line is named that belongs to it."""
-        scope = Scope((*self.own.parts, *(ScopePart(*part) for part in parts)))
+        scope = Scope((*self.name.parts, *(ScopePart(*part) for part in parts)))
         if len(scope.line.encode()) + _RESERVED > MAX_LINE:
             raise InvalidError(
                 f"the names that lead to it take at most {MAX_LINE - _RESERVED} bytes of UTF-8", where=str(scope)[:80]
             )
         return scope
 
-    def for_(self, key: str, action: Action | None = None) -> StoreHandle:
+    def handle_for(self, key: str, action: Action | None = None) -> StoreHandle:
         """A handle for what is done with its lines, which takes the right to read or to write (or always one of them)
         that key of the scope that stands for it."""
         return replace(self.handle, guard=_ResourceGuard(self.handle.guard, self.scope, action, (key,)))
 
-    async def may(self, action: Action, key: str) -> Permit:
+    async def require(self, action: Action, key: str) -> Permit:
         """`DeniedError` unless the caller may."""
         return await self.handle.guard.allow(action, self.scope, (key,))
 

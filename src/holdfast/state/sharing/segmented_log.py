@@ -72,37 +72,37 @@ class SegmentedLog:
 
     def __init__(self, handle: StoreHandle, own: Scope) -> None:
         self._handle = handle
-        self._own = own
-        self._known = ("chain", handle.line(own))
+        self._name = own
+        self._cache_key = ("chain", handle.line(own))
 
-    def link(self, number: int) -> Scope:
+    def segment(self, number: int) -> Scope:
         """How a link is named."""
-        return Scope((*self._own.parts, ScopePart(SEGMENT, f"{number:0{_DIGITS}d}")))
+        return Scope((*self._name.parts, ScopePart(SEGMENT, f"{number:0{_DIGITS}d}")))
 
     def line(self, number: int) -> Line:
         """The line of a link."""
-        return self._handle.line(self.link(number))
+        return self._handle.line(self.segment(number))
 
     # Appending --------------------------------------------------------------------------------------------------
 
     async def append(self, handle: StoreHandle, make: MakeWrites) -> AppendedEntry:
         """Append a step, by whoever the handle is for."""
-        number = await self._last_known()
+        number = await self._cached_last()
         for _ in range(_ATTEMPTS):
             try:
-                written = await (self._begin(handle, make) if number is None else self._append(handle, number, make))
+                written = await (self._start(handle, make) if number is None else self._append(handle, number, make))
             except _Full:
                 number = 0 if number is None else number + 1
                 continue
             except _OtherSegment:
-                number = await self._last()
+                number = await self._last_segment()
                 continue
             number = number or 0
-            self._remember(number)
+            self._cache_last(number)
             return AppendedEntry(number * LENGTH + written[-1].version - 1, written[-1].id)
-        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
+        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._name), hint="Try again")
 
-    async def _begin(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
+    async def _start(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
         """Begin the chain."""
 
         async def begin(view: ScopeView) -> list[KeyWrite]:
@@ -110,7 +110,7 @@ class SegmentedLog:
                 raise _OtherSegment("the chain is begun already")
             return [KeyWrite(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
 
-        written, _ = await commit(handle, {self._own: begin, self.link(0): make})
+        written, _ = await commit(handle, {self._name: begin, self.segment(0): make})
         return written
 
     async def _append(self, handle: StoreHandle, number: int, make: MakeWrites) -> list[WrittenKey]:
@@ -124,7 +124,7 @@ class SegmentedLog:
                 if view.point.seq + 1 >= LENGTH:
                     raise _Full("the link is full")
                 return await make(view)
-            before = await self._end(number - 1) if number else None
+            before = await self._last_step(number - 1) if number else None
             if before is None:
                 raise _OtherSegment("the link was dropped")
             return await read_line_at(self._handle, self.line(number - 1), before, make, view.now)
@@ -132,10 +132,10 @@ class SegmentedLog:
         async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
             return [] if before is None else [self._handle.engine.lines.step_exists(self.line(number - 1), before)]
 
-        written, _ = await commit(handle, {self.link(number): writes}, guards=guards)
+        written, _ = await commit(handle, {self.segment(number): writes}, guards=guards)
         return written
 
-    async def _end(self, number: int) -> StepRef | None:
+    async def _last_step(self, number: int) -> StepRef | None:
         """The last step of a full link; None if there is no such link."""
         (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
         return StepRef.of(rows[0]) if rows else None
@@ -147,7 +147,7 @@ class SegmentedLog:
         latest = await self._latest()
         return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
 
-    async def look(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+    async def read_latest(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
         """What one sees who looks at the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
@@ -163,21 +163,21 @@ class SegmentedLog:
             lines, rows = await self._backend.read(queries)
             if rows or lines:
                 return LogPage(start, line, rows)
-            first = await self._edge(reverse=False)
+            first = await self._outermost(reverse=False)
             if first is None or first <= number:
                 return LogPage(start, line, [])
             start = first * LENGTH
 
     async def _latest(self) -> tuple[int, StepRef] | None:
         """The last link, and its last step."""
-        number = await self._last_known()
+        number = await self._cached_last()
         while number is not None:
             memo = await self._handle.engine.lines.revalidate_tip(self.line(number))
             if memo is None or memo.point is None:
-                number = await self._last()
+                number = await self._last_segment()
                 continue
             if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
-                self._remember(number)
+                self._cache_last(number)
                 return number, memo.point
             number += 1
         return None
@@ -186,14 +186,14 @@ class SegmentedLog:
 
     async def first(self) -> int:
         """The number of the first step that is there."""
-        return LENGTH * (await self._edge(reverse=False) or 0)
+        return LENGTH * (await self._outermost(reverse=False) or 0)
 
     async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = UNCONDITIONAL) -> int:
         """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
         last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
-        first, last, dropped = await self._edge(reverse=False), await self._last(), 0
+        first, last, dropped = await self._outermost(reverse=False), await self._last_segment(), 0
         for number in range(first or 0, last or 0):
-            end = await self._end(number)
+            end = await self._last_step(number)
             if end is None or not goes(number * LENGTH + LENGTH - 1, end):
                 break
             try:
@@ -205,13 +205,13 @@ class SegmentedLog:
 
     async def delete(self, permit: Permit = UNCONDITIONAL) -> bool:
         """Remove all of it. False if there was nothing. What the audit says of it stays."""
-        own = self._handle.line(self._own)
+        own = self._handle.line(self._name)
         if await self._handle.engine.lines.load_tip(own) is None:
             return False
         await self.drop(lambda *_: True, permit)  # by the link: what is to be kept of a long chain is no single batch
-        first, last = await self._edge(reverse=False), await self._last()
+        first, last = await self._outermost(reverse=False), await self._last_segment()
         links = [] if last is None else [self.line(number) for number in range(first or 0, last + 1)]
-        self._handle.engine.context.cache.drop(self._known)
+        self._handle.engine.context.cache.drop(self._cache_key)
         await self._remove([own, *links], permit)
         return True
 
@@ -224,24 +224,24 @@ class SegmentedLog:
     def _backend(self) -> Backend:
         return self._handle.engine.context.backend
 
-    async def _last_known(self) -> int | None:
-        known: int | None = self._handle.engine.context.cache.get(self._known)
-        return await self._last() if known is None else known
+    async def _cached_last(self) -> int | None:
+        known: int | None = self._handle.engine.context.cache.get(self._cache_key)
+        return await self._last_segment() if known is None else known
 
-    async def _last(self) -> int | None:
+    async def _last_segment(self) -> int | None:
         """The last link there is."""
-        number = await self._edge(reverse=True)
+        number = await self._outermost(reverse=True)
         if number is not None:
-            self._remember(number)
+            self._cache_last(number)
         return number
 
-    async def _edge(self, *, reverse: bool) -> int | None:
+    async def _outermost(self, *, reverse: bool) -> int | None:
         """The first or the last link there is."""
-        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, ScopePart(SEGMENT, ""))).line
+        tenant, prefix = self._handle.tenant, Scope((*self._name.parts, ScopePart(SEGMENT, ""))).line
         # A colon is what comes after the digits.
         query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)
         (rows,) = await self._backend.read([query])
         return int(str(rows[0].key[1])[len(prefix) :]) if rows else None
 
-    def _remember(self, number: int) -> None:
-        self._handle.engine.context.cache.put(self._known, number, _WEIGHT)
+    def _cache_last(self, number: int) -> None:
+        self._handle.engine.context.cache.put(self._cache_key, number, _WEIGHT)

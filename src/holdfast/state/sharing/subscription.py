@@ -44,15 +44,15 @@ class SubscriptionOperations:
 
     def __init__(self, place: SharedResource, name: str, token: str, cursor: int) -> None:
         self.name = name
-        self._place = place
-        self._topic = SegmentedLog(place.handle, place.own)
+        self._resource = place
+        self._topic = SegmentedLog(place.handle, place.name)
         self._reader = reader_log(place, name)
         self._token = token
-        self._acknowledged = self._given = cursor
+        self._acknowledged = self._received = cursor
         self._waiting: deque[TopicMessage] = deque()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self._place.own}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._resource.name}>"
 
     @property
     def cursor(self) -> int:
@@ -62,7 +62,7 @@ class SubscriptionOperations:
     @sync_and_async
     async def lag(self) -> int:
         """How many messages there are that were not acknowledged yet."""
-        await self._place.may("read", MESSAGE)
+        await self._resource.require("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
     @sync_and_async
@@ -89,44 +89,44 @@ class SubscriptionOperations:
     def rewind(self) -> None:
         """Receive again what was received and not acknowledged."""
         self._waiting.clear()
-        self._given = self._acknowledged
+        self._received = self._acknowledged
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
         if not self._waiting:
-            await self._place.may("read", MESSAGE)
+            await self._resource.require("read", MESSAGE)
             await wait_until(self._fetch, timeout)
         found = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         if found:
-            await self._place.handle.guard.saw(self._place.scope, (MESSAGE,))
-            self._given = found[-1].number
+            await self._resource.handle.guard.saw(self._resource.scope, (MESSAGE,))
+            self._received = found[-1].number
         return found
 
     async def _fetch(self) -> bool | None:
         """Read what is new."""
-        self._waiting += await read_messages(self._place, await self._topic.read(self._given, _PAGE))
+        self._waiting += await read_messages(self._resource, await self._topic.read(self._received, _PAGE))
         return True if self._waiting else None
 
     async def _ack(self) -> None:
-        if self._given > self._acknowledged:
-            number, _ = await self._reader.append(self._place.for_(MESSAGE, "read"), self._moved)
-            self._acknowledged = self._given
+        if self._received > self._acknowledged:
+            number, _ = await self._reader.append(self._resource.handle_for(MESSAGE, "read"), self._move_cursor)
+            self._acknowledged = self._received
             if number and not number % segmented_log.LENGTH:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
-    async def _moved(self, view: ScopeView) -> list[KeyWrite]:
+    async def _move_cursor(self, view: ScopeView) -> list[KeyWrite]:
         found = await _find_cursor(view)
         if found is None or found.token != self._token:
             raise ConflictError(
                 "another has subscribed under the name since, and goes on from the last acknowledged message"
                 if found
                 else "the subscriber was taken away",
-                where=f"subscriber {self.name!r} of {self._place.own}",
+                where=f"subscriber {self.name!r} of {self._resource.name}",
                 hint="Subscribe under a name of its own, or let one process have it",
                 code="lease-lost",
             )
-        return [_write_cursor(self._place, _Cursor(max(self._given, found.number), self._token))]
+        return [_write_cursor(self._resource, _Cursor(max(self._received, found.number), self._token))]
 
 
 class Subscription(SyncApi, SubscriptionOperations):
@@ -188,8 +188,8 @@ async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start
     """Subscribe under a name."""
     if start not in ("now", "start"):
         raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
-    await place.may("read", MESSAGE)
-    first = await SegmentedLog(place.handle, place.own).length() if start == "now" else 0
+    await place.require("read", MESSAGE)
+    first = await SegmentedLog(place.handle, place.name).length() if start == "now" else 0
     token, found = secrets.token_hex(8), [first]
 
     async def take_over(view: ScopeView) -> list[KeyWrite]:
@@ -197,13 +197,13 @@ async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start
         found[0] = first if old is None else old.number
         return [_write_cursor(place, _Cursor(found[0], token))]
 
-    await reader_log(place, name).append(place.for_(MESSAGE, "read"), take_over)
+    await reader_log(place, name).append(place.handle_for(MESSAGE, "read"), take_over)
     return cls(place, name, token, found[0])
 
 
 async def read_cursor(chain: SegmentedLog) -> int:
     """How far a subscriber has got."""
-    found = await chain.look(_find_cursor)
+    found = await chain.read_latest(_find_cursor)
     return 0 if found is None else found.number
 
 

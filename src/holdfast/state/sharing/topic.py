@@ -49,27 +49,27 @@ class TopicOperations:
     """What can be done with a topic. `Topic` and `AsyncTopic` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
-        self._place = place
-        self._chain = SegmentedLog(place.handle, place.own)
+        self._resource = place
+        self._log = SegmentedLog(place.handle, place.name)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
         """The scope that stands for the topic: who may write it may publish, who may read it may subscribe."""
-        return self._place.scope
+        return self._resource.scope
 
     @sync_and_async
     async def publish(self, message: Any) -> PublishedMessage:
         """Publish a message. When this returns it is durable, and every subscriber will get it."""
-        handle = self._place.for_(MESSAGE)
+        handle = self._resource.handle_for(MESSAGE)
         packed = pack_value(handle, MESSAGE, message)
 
         async def make(view: ScopeView) -> list[KeyWrite]:  # noqa: ARG001 - messages do not depend on those before
             return [KeyWrite(MESSAGE, "publish", packed=packed, whole=True)]
 
-        number, id = await self._chain.append(handle, make)
+        number, id = await self._log.append(handle, make)
         return PublishedMessage(number + 1, id)
 
     @sync_and_async
@@ -78,28 +78,28 @@ class TopicOperations:
         keeps count by themselves."""
         if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
             raise InvalidError("a page starts after a number from 0 up, and has 1 message or more")
-        await self._place.may("read", MESSAGE)
-        found = await read_messages(self._place, await self._chain.read(after, limit))
-        await self._place.for_(MESSAGE).guard.saw(self.scope, ())
+        await self._resource.require("read", MESSAGE)
+        found = await read_messages(self._resource, await self._log.read(after, limit))
+        await self._resource.handle_for(MESSAGE).guard.saw(self.scope, ())
         return found
 
     @sync_and_async
     async def count(self) -> int:
         """How many messages were published so far, with those that were trimmed."""
-        await self._place.may("read", MESSAGE)
-        return await self._chain.length()
+        await self._resource.require("read", MESSAGE)
+        return await self._log.length()
 
     @sync_and_async
     async def subscribers(self) -> list[Subscriber]:
         """All who have subscribed, by whom, and how far each has got."""
-        await self._place.may("read", MESSAGE)
+        await self._resource.require("read", MESSAGE)
         return await self._subscribers()
 
     @sync_and_async
     async def unsubscribe(self, name: str) -> bool:
         """Forget a subscriber, and how far it has got. False if there was none."""
-        permit = await self._place.may("read", MESSAGE)
-        return await reader_log(self._place, name).delete(permit)
+        permit = await self._resource.require("read", MESSAGE)
+        return await reader_log(self._resource, name).delete(permit)
 
     @sync_and_async
     async def trim(self, *, older_than: float | timedelta | None = None) -> int:
@@ -109,42 +109,42 @@ class TopicOperations:
         They go by the thousand: how many are left beyond what should go is no more than that. Returns how many went.
         Takes the right to write the topic's scope.
         """
-        permit = await self._place.may("write", MESSAGE)
-        before = None if older_than is None else self._place.handle.now() - nanoseconds(older_than)
+        permit = await self._resource.require("write", MESSAGE)
+        before = None if older_than is None else self._resource.handle.now() - nanoseconds(older_than)
         seen = min((each.cursor for each in await self._subscribers()), default=0)
 
         def goes(number: int, end: StepRef) -> bool:
             return number < seen or (before is not None and end.time < before)
 
-        dropped = await self._chain.drop(goes, permit)
+        dropped = await self._log.drop(goes, permit)
         if dropped:
-            handle = self._place.for_(MESSAGE)
-            note = KeyWrite(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._chain.first()))
-            await commit(handle, {self._place.own: [note]})
+            handle = self._resource.handle_for(MESSAGE)
+            note = KeyWrite(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._log.first()))
+            await commit(handle, {self._resource.name: [note]})
         return dropped
 
     @sync_and_async
     async def delete(self) -> bool:
         """Remove the topic with all messages and subscribers. False if there was none."""
-        permit = await self._place.may("write", MESSAGE)
+        permit = await self._resource.require("write", MESSAGE)
         for scope in await self._readers():
-            await SegmentedLog(self._place.handle, scope).delete(permit)
-        return await self._chain.delete(permit)
+            await SegmentedLog(self._resource.handle, scope).delete(permit)
+        return await self._log.delete(permit)
 
     async def _subscribers(self) -> list[Subscriber]:
         from holdfast.state.sharing.subscription import read_cursor
 
-        count, found = await self._chain.length(), []
+        count, found = await self._log.length(), []
         for scope in await self._readers():
-            cursor = await read_cursor(SegmentedLog(self._place.handle, scope))
+            cursor = await read_cursor(SegmentedLog(self._resource.handle, scope))
             parts = dict(scope.parts)
             found.append(Subscriber(parts["reader"], parts.get("by", ""), cursor, max(count - cursor, 0)))
         return found
 
     async def _readers(self) -> list[Scope]:
         """How the chains of all subscribers are named."""
-        start = f"{self._place.own.line}/reader:"
-        lines = await self._place.handle.engine.lines.names(self._place.handle.tenant, start)
+        start = f"{self._resource.name.line}/reader:"
+        lines = await self._resource.handle.engine.lines.names(self._resource.handle.tenant, start)
         found = [Scope(tuple(map(ScopePart.parse, line.name[len(MARK) :].split("/")))) for line in lines]
         return [scope for scope in found if scope.parts[-1].kind != SEGMENT]
 
@@ -161,7 +161,7 @@ class Topic(SyncApi, TopicOperations):
         """
         from holdfast.state.sharing.subscription import Subscription, subscribe
 
-        return run(subscribe(Subscription, self._place, name, start))
+        return run(subscribe(Subscription, self._resource, name, start))
 
 
 class AsyncTopic(AsyncApi, TopicOperations):
@@ -171,4 +171,4 @@ class AsyncTopic(AsyncApi, TopicOperations):
         """The same as `Topic.subscribe`."""
         from holdfast.state.sharing.subscription import AsyncSubscription, subscribe
 
-        return await arun(subscribe(AsyncSubscription, self._place, name, start))
+        return await arun(subscribe(AsyncSubscription, self._resource, name, start))

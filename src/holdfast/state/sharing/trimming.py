@@ -17,7 +17,7 @@ async def trim_history(place: SharedResource, keep: int) -> int:
     """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
     count = max(validation.require_count(keep, "number of steps to keep"), 1)
     await place.handle.guard.allow("write", place.scope, ())
-    engine, line, dropped = place.handle.engine, place.handle.line(place.own), 0
+    engine, line, dropped = place.handle.engine, place.handle.line(place.name), 0
     if await engine.lines.load_tip(line) is None:
         return 0
 

@@ -39,7 +39,7 @@ class NoWork(ConflictError):
 class WorkClaim:
     """That a worker holds a piece of work, until a time."""
 
-    lane: str
+    queue: str
     name: str
     token: str
     tries: int
@@ -48,7 +48,7 @@ class WorkClaim:
     @property
     def key(self) -> str:
         """The key that says so."""
-        return _timed_key(self.lane, "held", self.until, self.name)
+        return _timed_key(self.queue, "held", self.until, self.name)
 
 
 class DueWork(NamedTuple):
@@ -85,13 +85,13 @@ async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
     """What comes next: that whose worker died, that whose time has come, and then what is ready."""
     found = []
     for what in ("held", "later"):
-        for key in await view.names(f"{lane}/{what}/", _FEW):
+        for key in await view.all_keys(f"{lane}/{what}/", _FEW):
             time, name = key.split("/")[-2:]
             if int(time) > view.now:
                 break
             found.append(DueWork(name, key, await _read_tries(view, key), what == "held"))
     if len(found) < _FEW:
-        keys = await view.names(f"{lane}/ready/", _FEW)
+        keys = await view.all_keys(f"{lane}/ready/", _FEW)
         found += [DueWork(key.rpartition("/")[2], key, await _read_tries(view, key), False) for key in keys]
     return found
 
@@ -101,33 +101,33 @@ class TakeWork(Generic[T]):
 
     def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: LoadWork[T]) -> None:
         self._handle = handle
-        self._own = own
-        self._lane = lane
+        self._scope = own
+        self._queue = lane
         self._lease = int(lease * 1e9)
-        self._opened = opened
-        self._taken: tuple[WorkClaim, T] | None = None
+        self._load = opened
+        self._result: tuple[WorkClaim, T] | None = None
 
     async def take(self) -> tuple[WorkClaim, T] | None:
         """A piece of work and what there is to know of it; None if there is none."""
         while True:
             try:
-                await commit(self._handle, {self._own: self._writes})
+                await commit(self._handle, {self._scope: self._writes})
             except NoWork:
                 return None
-            if self._taken is not None:
-                return self._taken
+            if self._result is not None:
+                return self._result
 
     async def _writes(self, view: ScopeView) -> list[KeyWrite]:
-        self._taken, made = None, list[KeyWrite]()
-        for each in await due_work(view, self._lane):
+        self._result, made = None, list[KeyWrite]()
+        for each in await due_work(view, self._queue):
             made.append(KeyWrite(each.key, "delete"))
-            content = await self._opened(view, each)
+            content = await self._load(view, each)
             if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
-            claim = WorkClaim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
+            claim = WorkClaim(self._queue, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
             made.append(_claim_write(self._handle, claim))
-            self._taken = claim, content
+            self._result = claim, content
             break
         if not made:
             raise NoWork("there is nothing to take")
@@ -154,7 +154,7 @@ async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease:
         nonlocal longer
         await check_claim(view, claim, what)
         until = max(view.now + int(lease * 1e9), claim.until + 1)
-        longer = WorkClaim(claim.lane, claim.name, claim.token, claim.tries, until)
+        longer = WorkClaim(claim.queue, claim.name, claim.token, claim.tries, until)
         return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 
     await commit(handle, {own: writes})
