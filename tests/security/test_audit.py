@@ -24,7 +24,8 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
-from holdfast.security.audit.recorder import AUDIT, AuditRecorder
+from holdfast.security.audit.recorder import AuditRecorder
+from holdfast.security.handle import AUDIT
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on

@@ -17,9 +17,10 @@ from holdfast.backends.tables import LINES, LINKS, STEPS, TABLES
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.state.expiry import delete_expired
+from holdfast.state.scopes import delete_expired
+from holdfast.state.session_guard import EXPIRY
 from holdfast.state.sessions import lifecycle
-from holdfast.state.sessions.records import EXPIRY, SessionRecords
+from holdfast.state.sessions.records import SessionRecords
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 

@@ -13,7 +13,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
-from holdfast.hooks import history
+from holdfast.hooks import execution_log
 from holdfast.hooks.breaker import MAX_FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
@@ -126,13 +126,13 @@ class HookOperations:
         key: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
-    ) -> history.Executions:
+    ) -> execution_log.Executions:
         """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
 
         Those of after-hooks are recorded once a second; `drain` waits for it.
         """
         where = None if scope is None else str(scope)
-        return await history.executions(self._engine, self._tenant, hook, where, key, since, limit)
+        return await execution_log.executions(self._engine, self._tenant, hook, where, key, since, limit)
 
     # Inside -----------------------------------------------------------------------------------------------------
 

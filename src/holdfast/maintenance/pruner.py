@@ -26,8 +26,7 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
-from holdfast.security.audit.recorder import AUDIT
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.handle import ACCESS, AUDIT
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads are done, of how many, and which was the last."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Guard
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import InvalidError
+
+ACCESS, AUDIT = MARK + "access", MARK + "audit"
+"""The names of the system lines of rights and of the audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,25 @@ class HasHandle(Protocol):
     """A store, or a view of one."""
 
     _handle: StoreHandle
+
+
+class ScopeParts(TypedDict, total=False):
+    """What a scope is made of."""
+
+    user: str | None
+    session: str | None
+    workflow: str | None
+    agent: str | None
+    step: str | None
+    tool: str | None
+    hook: str | None
+    custom: str | None
+
+
+def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
+    """The scope that a caller names."""
+    if scope is None:
+        return handle.guard.scope(cast(Mapping[str, Any], parts))
+    if parts:
+        raise InvalidError("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
+    return handle.guard.scope(scope)

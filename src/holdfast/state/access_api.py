@@ -18,9 +18,8 @@ from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.key_changes import nanoseconds
-from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""

@@ -14,13 +14,12 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, parse_scope
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
-    from holdfast.state.scope_listing import ScopeInfo
     from holdfast.state.scope_state import AsyncState, State
+    from holdfast.state.scopes import ScopeInfo
     from holdfast.state.sessions.api import AsyncSessions, Sessions
     from holdfast.state.sharing.api import AsyncSharing, Sharing
     from holdfast.state.writer import WrittenKey
@@ -81,7 +80,7 @@ class ScopedOperations:
         """A page of the scopes that have state, or had some, in the order of their text: those that start with a prefix
         (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity is shown those that it
         may read."""
-        from holdfast.state.scope_listing import list_scopes
+        from holdfast.state.scopes import list_scopes
 
         return await list_scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
 

@@ -13,7 +13,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state import history, scope_copy
+from holdfast.state import history, scopes
 from holdfast.state.key_changes import OnConflict, ValueFunction, compute_change, expiry_time, set_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
@@ -169,7 +169,7 @@ class StateOperations:
     @sync_and_async
     async def clear(self) -> None:
         """Take all keys away, as one step."""
-        await scope_copy.clear(self._handle, self.scope)
+        await scopes.clear(self._handle, self.scope)
 
     @sync_and_async
     async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
@@ -179,12 +179,12 @@ class StateOperations:
         `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
         where they differ in the same part; a function is called with its value and this one, and returns what to write.
         """
-        return await scope_copy.copy(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict)
 
     @sync_and_async
     async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
-        return await scope_copy.move(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict)
 
     # History ----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,9 @@ from holdfast.security.handle import StoreHandle
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"
 """The kind and the names of the links that are the mark, and the trace of new scopes."""
 
+EXPIRY = "lapse"
+"""The kind of the steps that remove expired keys. They are no activity of the session."""
+
 
 class MaintenanceGuard(Guard):
     """The guard of what is done to keep the store in order, for somebody whom the guard was asked about before."""

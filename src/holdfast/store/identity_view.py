@@ -13,10 +13,9 @@ from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
 from holdfast.security.access.policy import Policy, Right
 from holdfast.security.access.registry import AccessRegistry
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, to_grant
 from holdfast.state.api import ScopedOperations
-from holdfast.state.scope_parts import ScopeParts, parse_scope
 
 
 def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:

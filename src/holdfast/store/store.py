@@ -20,9 +20,8 @@ from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInf
 from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.state.scope_parts import ScopeParts
 from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import (
     AsyncThread,

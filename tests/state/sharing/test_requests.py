@@ -22,7 +22,7 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.state.reader import read_scope
-from holdfast.state.sharing.heartbeats import Heartbeat, beating
+from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
@@ -243,17 +243,23 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
             ended.set()
             raise ConflictError("gone")
 
-    with Heartbeat(0.006) as heart, heart.beating(beat):
+    def handler(_: object) -> None:
         assert ended.wait(60)
         time.sleep(0.02)
+
+    with Heartbeat(0.006) as heartbeat:
+        heartbeat.call(handler, None, beat).wait()
     assert beats == [0, 1, 2]
+
+    async def async_handler(_: object) -> None:
+        while len(beats) < 3:
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
 
     async def main() -> None:
         beats.clear()
-        async with beating(beat, 0.006):
-            while len(beats) < 3:
-                await asyncio.sleep(0.002)
-            await asyncio.sleep(0.02)
+        with Heartbeat(0.006) as heartbeat:
+            await heartbeat.call(async_handler, None, beat).watch()
         assert beats == [0, 1, 2]
 
     asyncio.run(main())

@@ -20,7 +20,7 @@ from holdfast.maintenance.retention import Retention
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
-from holdfast.state.expiry import delete_expired
+from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
 
 _PAGE = 100

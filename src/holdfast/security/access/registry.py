@@ -22,7 +22,7 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, load_policy
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.handle import ACCESS
 
 RETENTION = 30 * 86400 * 10**9
 """How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""

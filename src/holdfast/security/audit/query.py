@@ -15,11 +15,9 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
-from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import STEP
 from holdfast.security.audit.verify import unpack_detail
-from holdfast.security.handle import StoreHandle
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.handle import ACCESS, AUDIT, StoreHandle
 
 T = TypeVar("T")
 

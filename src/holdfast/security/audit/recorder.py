@@ -20,13 +20,11 @@ from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
-from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import HoldfastError
-
-AUDIT = MARK + "audit"
-"""The name of the line."""
+from holdfast.security.handle import AUDIT
 
 WINDOW = 5.0
 """After how many seconds, at the latest, reads are written, unless told otherwise."""

@@ -21,7 +21,8 @@ from holdfast.engine.row_format import Line, StepRef, open_event
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
-from holdfast.security.audit.recorder import AUDIT, add_events
+from holdfast.security.audit.recorder import add_events
+from holdfast.security.handle import AUDIT
 
 REMOVE = "remove"
 """What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""

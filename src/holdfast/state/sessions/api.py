@@ -377,10 +377,10 @@ async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> l
 class Sessions(SyncApi, SessionsOperations[Session]):
     """The sessions of a store: `store.sessions`."""
 
-    _made = Session
+    _session_class = Session
 
 
 class AsyncSessions(AsyncApi, SessionsOperations[AsyncSession]):
     """The same, for asyncio."""
 
-    _made = AsyncSession
+    _session_class = AsyncSession

@@ -13,7 +13,7 @@ from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
 from holdfast.engine.system_line import Link, SystemLine
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.session_guard import inside_key, maintenance_handle
+from holdfast.state.session_guard import EXPIRY, inside_key, maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
 LINE = MARK + "sessions"
@@ -22,8 +22,6 @@ LINE = MARK + "sessions"
 OnEnd: TypeAlias = Literal["delete", "archive", "keep"]
 Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
-EXPIRY = "lapse"
-"""The kind of the steps that take expired keys away. They are no sign of life."""
 
 _BACK = 64
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_or_async
-from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, parse_scope
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 
 if TYPE_CHECKING:  # each is loaded when it is first used
     from holdfast.state.sharing.documents import AsyncDocument, Document

@@ -25,8 +25,7 @@ from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
-from holdfast.state.sharing.polling import wait_until
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
 
 CONTENT = "content"

@@ -9,9 +9,10 @@ keys; the cost does not grow with what went through before, and finished items a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -24,10 +25,8 @@ from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import check_seconds, wait_until
-from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.trimming import RETAINED_STEPS, trim_history
+from holdfast.state.sharing.heartbeats import Heartbeat
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, check_seconds, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 
@@ -130,16 +129,41 @@ class PipelineOperations:
     async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
         """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
         as the lease lasts, and another's after that."""
-        if not check_seconds(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
-        self._stage_index(stage)
-        await self._resource.require("read", stage)
-        taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
-        found = await wait_until(taking.take, timeout)
-        if found is None:
-            return None
-        await self._resource.handle.guard.saw(self.scope, (stage,))
-        return PipelineTask(found[0], stage, found[1], self._resource.name)
+        return await self._take(stage, lease, timeout)
+
+    @sync_and_async
+    async def work(
+        self,
+        stage: str,
+        handler: Callable[[Any], Any],
+        *,
+        lease: float = LEASE,
+        delay: float = 1.0,
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Call a function with the value of each item at a stage, and hand on what it returns, until no item came for
+        `timeout` seconds or `limit` were tried. Returns the number of items handed on.
+
+        If the function raises, the item is tried again after `delay` seconds, then after twice as many, and so on. The
+        lease is extended while the function runs. Its changes have the item as their cause.
+        """
+        tried = done = 0
+        with Heartbeat(lease) as heartbeat:
+            while limit is None or tried < limit:
+                task = await self._take(stage, lease, timeout)
+                if task is None:
+                    break
+                result, failure = None, None
+                extend = partial(self._extend, task, lease)
+                try:
+                    with task.causing():
+                        result = await heartbeat.call(handler, task.value, extend)
+                except Exception as error:  # noqa: BLE001 - it is stored with the item
+                    failure = error
+                done += await self._finish(task, result, failure, delay)
+                tried += 1
+        return done
 
     @sync_and_async
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
@@ -247,7 +271,7 @@ class PipelineOperations:
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim_history(self._resource, keep)
+        return await self._resource.trim_history(keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
 
@@ -257,6 +281,18 @@ class PipelineOperations:
                 f"there is no stage {stage!r}", where=str(self._resource.name), hint=f"See {self.stages}"
             )
         return self.stages.index(stage)
+
+    async def _take(self, stage: str, lease: float, timeout: float | None) -> PipelineTask | None:
+        if not check_seconds(lease, "lease"):
+            raise InvalidError("a lease lasts longer than 0 seconds")
+        self._stage_index(stage)
+        await self._resource.require("read", stage)
+        taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
+        found = await wait_until(taking.take, timeout)
+        if found is None:
+            return None
+        await self._resource.handle.guard.saw(self.scope, (stage,))
+        return PipelineTask(found[0], stage, found[1], self._resource.name)
 
     async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
         if not 0 < len(items) <= _MAX_ITEMS:
@@ -382,7 +418,6 @@ class PipelineOperations:
             raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
-    @sync_and_async
     async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
         """Hand an item on, or give it back; False if it is another's by now."""
         try:
@@ -403,69 +438,9 @@ class PipelineOperations:
 class Pipeline(SyncApi, PipelineOperations):
     """A pipeline: `store.sharing.pipeline("ingest", ["fetch", "parse", "store"])`."""
 
-    def work(
-        self,
-        stage: str,
-        handler: Callable[[Any], Any],
-        *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """Work at a stage: call a function with each item's value, and hand on what it returns; until no item came for
-        so many seconds, or so many are done; else for ever. Returns how many were handed on.
-
-        If it raises, the item is tried again after `delay` seconds, then twice as many, and so on. While it is at work,
-        signs of life are given. What it changes carries the item as its cause.
-        """
-        worked = done = 0
-        with Heartbeat(lease) as heart:
-            while limit is None or worked < limit:
-                task = self.take(stage, lease=lease, timeout=timeout)
-                if task is None:
-                    break
-                result, failed = None, None
-                with heart.beating(lambda task=task: self._extend(task, lease)):  # type: ignore[misc]
-                    try:
-                        with task.causing():
-                            result = handler(task.value)
-                    except Exception as error:  # noqa: BLE001 - it is kept with the item
-                        failed = error
-                done += self._finish(task, result, failed, delay)
-                worked += 1
-        return done
-
 
 class AsyncPipeline(AsyncApi, PipelineOperations):
-    """The same, for asyncio: operations are awaited."""
-
-    async def work(
-        self,
-        stage: str,
-        handler: Callable[[Any], Awaitable[Any]],
-        *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """The same as `Pipeline.work`; the function is awaited."""
-        worked = done = 0
-        while limit is None or worked < limit:
-            task = await self.take(stage, lease=lease, timeout=timeout)
-            if task is None:
-                break
-            result, failed = None, None
-            async with beating(lambda task=task: self._extend(task, lease), lease):  # type: ignore[misc]
-                try:
-                    with task.causing():
-                        result = await handler(task.value)
-                except Exception as error:  # noqa: BLE001 - it is kept with the item
-                    failed = error
-            done += await self._finish(task, result, failed, delay)
-            worked += 1
-        return done
+    """A pipeline for asyncio: operations are awaited, and so is the handler of `work`."""
 
 
 def _queue_name(stage: str) -> str:

@@ -9,8 +9,9 @@ Answers stay for a minute beyond the deadline, for one that asked and was starte
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -27,10 +28,8 @@ from holdfast.errors import (
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import check_seconds, wait_until
-from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.trimming import RETAINED_STEPS, trim_history
+from holdfast.state.sharing.heartbeats import Heartbeat
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, check_seconds, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 
@@ -150,6 +149,36 @@ class RequestsOperations:
         await self._answer(request, _failure(error))
 
     @sync_and_async
+    async def serve(
+        self,
+        handler: Callable[[Any], Any],
+        *,
+        lease: float = LEASE,
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Answer requests with what a function returns, until none came for `timeout` seconds or `limit` are answered.
+        Returns the number of answered requests.
+
+        If the function raises, the caller gets a `HandlerError`. The lease is extended while the function runs. Its
+        changes have the request as their cause.
+        """
+        served = 0
+        with Heartbeat(lease) as heartbeat:
+            while limit is None or served < limit:
+                request = await self._take(lease, timeout)
+                if request is None:
+                    break
+                extend = partial(self._extend, request, lease)
+                try:
+                    with request.causing():
+                        answer = _Answer(True, await heartbeat.call(handler, request.value, extend))
+                except Exception as error:  # noqa: BLE001 - it is sent to the caller
+                    answer = _failure(error)
+                served += await self._answer_if_held(request, answer)
+        return served
+
+    @sync_and_async
     async def extend(self, request: Request, lease: float = LEASE) -> None:
         """Have a request for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
@@ -164,7 +193,7 @@ class RequestsOperations:
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
         held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim_history(self._resource, keep)
+        return await self._resource.trim_history(keep)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -304,7 +333,6 @@ class RequestsOperations:
 
         await commit(handle, {self._resource.name: writes})
 
-    @sync_and_async
     async def _answer_if_held(self, request: Request, answer: _Answer) -> bool:
         """Answer with what became of a request; False if it was cancelled, or is another's by now."""
         try:
@@ -332,61 +360,9 @@ class RequestsOperations:
 class Requests(SyncApi, RequestsOperations):
     """Requests and their answers: `store.sharing.requests("planner")`."""
 
-    def serve(
-        self,
-        handler: Callable[[Any], Any],
-        *,
-        lease: float = LEASE,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """Answer requests with what a function returns, until none came for so many seconds, or so many are answered;
-        else for ever. Returns how many there were.
-
-        If it raises, whoever asked is told. While it is at work, signs of life are given. What it changes carries the
-        request as its cause.
-        """
-        served = 0
-        with Heartbeat(lease) as heart:
-            while limit is None or served < limit:
-                request = self.take(lease=lease, timeout=timeout)
-                if request is None:
-                    break
-                with heart.beating(lambda request=request: self._extend(request, lease)):  # type: ignore[misc]
-                    try:
-                        with request.causing():
-                            answer = _Answer(True, handler(request.value))
-                    except Exception as error:  # noqa: BLE001 - it is carried to who asked
-                        answer = _failure(error)
-                served += self._answer_if_held(request, answer)
-        return served
-
 
 class AsyncRequests(AsyncApi, RequestsOperations):
-    """The same, for asyncio: operations are awaited."""
-
-    async def serve(
-        self,
-        handler: Callable[[Any], Awaitable[Any]],
-        *,
-        lease: float = LEASE,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """The same as `Requests.serve`; the function is awaited."""
-        served = 0
-        while limit is None or served < limit:
-            request = await self.take(lease=lease, timeout=timeout)
-            if request is None:
-                break
-            async with beating(lambda request=request: self._extend(request, lease), lease):  # type: ignore[misc]
-                try:
-                    with request.causing():
-                        answer = _Answer(True, await handler(request.value))
-                except Exception as error:  # noqa: BLE001 - it is carried to who asked
-                    answer = _failure(error)
-            served += await self._answer_if_held(request, answer)
-        return served
+    """Requests for asyncio: operations are awaited, and so is the handler of `serve`."""
 
 
 class _AlreadyAnswered(ConflictError):

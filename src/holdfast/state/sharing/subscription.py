@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
@@ -19,9 +19,9 @@ from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
+from holdfast.state.sharing.heartbeats import HandlerCall
 from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
-from holdfast.state.sharing.polling import wait_until
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
 
@@ -86,6 +86,29 @@ class SubscriptionOperations:
         name."""
         await self._ack()
 
+    @sync_and_async
+    async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: float | None = None) -> int:
+        """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
+        seconds. Returns the number of messages.
+
+        Changes that the function makes have the message as their cause. If it raises, the message is not acknowledged,
+        and is delivered again.
+        """
+        count = 0
+        while True:
+            await self._ack()
+            received = await self._next(1, timeout)
+            if not received:
+                return count
+            try:
+                with received[0].causing():
+                    await HandlerCall(handler, received[0])
+            except BaseException:
+                self.rewind()
+                raise
+            await self._ack()
+            count += 1
+
     def rewind(self) -> None:
         """Receive again what was received and not acknowledged."""
         self._waiting.clear()
@@ -138,25 +161,6 @@ class Subscription(SyncApi, SubscriptionOperations):
             if message is not None:
                 yield message
 
-    def deliver(self, handler: Callable[[TopicMessage], object], *, timeout: float | None = None) -> int:
-        """Call a function with each message, and acknowledge it when that returns; until none came for so many seconds.
-        Returns how many there were.
-
-        What the function changes carries the message as its cause. If it raises, the message is not acknowledged, and
-        comes again.
-        """
-        count = 0
-        while (message := self.receive(timeout)) is not None:
-            try:
-                with message.causing():
-                    handler(message)
-            except BaseException:
-                self.rewind()
-                raise
-            self.ack()
-            count += 1
-        return count
-
 
 class AsyncSubscription(AsyncApi, SubscriptionOperations):
     """A subscription to a topic, for asyncio: `async for message in subscription`."""
@@ -166,22 +170,6 @@ class AsyncSubscription(AsyncApi, SubscriptionOperations):
             message = await self.receive()
             if message is not None:
                 yield message
-
-    async def deliver(
-        self, handler: Callable[[TopicMessage], Awaitable[object]], *, timeout: float | None = None
-    ) -> int:
-        """The same as `Subscription.deliver`; the function is awaited."""
-        count = 0
-        while (message := await self.receive(timeout)) is not None:
-            try:
-                with message.causing():
-                    await handler(message)
-            except BaseException:
-                self.rewind()
-                raise
-            await self.ack()
-            count += 1
-        return count
 
 
 async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
