@@ -1,8 +1,9 @@
-"""After-hooks that run soon: in order within a scope, side by side for different ones, and never in anybody's way.
+"""The queue of after-hooks: in order within a scope, in parallel for different scopes, and never in the way of a
+writer.
 
-What waits is bounded: where there is no room, the oldest one is dropped, counted and reported. That an after-hook ran
-is recorded together with others, by a step of a line of its own, once a second at most: whoever is killed loses what
-was to be recorded in the second before, and the hooks that were still waiting.
+The queue is bounded: when it is full, the oldest hook is dropped, counted and reported. Executions are recorded in
+batches, by steps of a system line, once a second at most: a process that is killed loses what was to be recorded in the
+second before, and the hooks that were still waiting.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.workers import WorkerThreads
 
 MAX_WAITING = 10_000
-"""How many executions wait at most."""
+"""The maximum number of waiting executions."""
 
 _MAX_THREADS = 4
-"""For so many scopes at a time after-hooks run."""
+"""The number of scopes whose after-hooks run at a time."""
 
 _RECORD_INTERVAL = 1.0
-"""Executions are recorded every so many seconds."""
+"""The seconds between two records of executions."""
 
 _MAX_ROWS = 1000
-"""So many executions are recorded at a time at most, and as soon as there are so many."""
+"""The maximum number of executions in a record; as many are recorded at once."""
 
 _MAX_FAILURES = 10
-"""How often they are tried to be recorded, if that fails."""
+"""How often recording is attempted."""
 
 
 class QueuedHook:
-    """An after-hook to be run."""
+    """An after-hook to run."""
 
     __slots__ = ("context", "finished", "hook", "subject")
 
@@ -44,11 +45,11 @@ class QueuedHook:
         self.subject = subject
         self.context = context
         self.finished = False
-        """It has been run, or dropped."""
+        """Whether it was run or dropped."""
 
 
 class AfterQueue:
-    """After-hooks that wait, and those that have run and are not recorded yet."""
+    """The waiting after-hooks, and the executions that are not recorded yet."""
 
     def __init__(
         self,
@@ -63,11 +64,11 @@ class AfterQueue:
         self._interval = every
         self._threads = WorkerThreads("holdfast-after", _MAX_THREADS)
         self.dropped = 0
-        """How many were dropped because too many waited."""
+        """The number of hooks dropped because too many were waiting."""
         self.renew_locks()
 
     def renew_locks(self) -> None:
-        """For a forked child: what waits is the parent's."""
+        """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
         self._threads.renew_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -84,7 +85,7 @@ class AfterQueue:
     # Running ----------------------------------------------------------------------------------------------------
 
     def put(self, job: QueuedHook) -> None:
-        """Have a hook run after those of the same scope that were put before it."""
+        """Run a hook after those of its scope that were put before."""
         scope = job.subject.scope
         with self._changed:
             if self.waiting >= self._max_waiting:
@@ -101,7 +102,7 @@ class AfterQueue:
         self._threads.start(lambda: self._serve(scope))
 
     def _drop(self) -> None:
-        """Make room. Those at work are no longer in the queue."""
+        """Drop the oldest waiting hook. Running ones are no longer in the queue."""
         while self._all:
             oldest = self._all.popleft()
             if not oldest.finished:
@@ -142,7 +143,7 @@ class AfterQueue:
     # Recording --------------------------------------------------------------------------------------------------
 
     def record(self, event: Event) -> None:
-        """Have it recorded that a hook ran."""
+        """Record an execution with the next batch."""
         with self._lock:  # the condition's own, which takes fewer calls
             self._unrecorded.append(event)
             if self._recorder is None and not self._closed:
@@ -152,7 +153,7 @@ class AfterQueue:
                 self._changed.notify_all()
 
     def _record_loop(self) -> None:
-        """Record what there is, from time to time."""
+        """Record executions from time to time."""
         failed = 0
         while True:
             with self._changed:
@@ -188,7 +189,7 @@ class AfterQueue:
     # Ending -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all that waits has run and is recorded. False if it has not by then."""
+        """Wait until all hooks have run and are recorded. False if they have not within the timeout."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -201,7 +202,7 @@ class AfterQueue:
         return not (self._by_scope or self.waiting or self._unrecorded or self._writing)
 
     def close(self) -> None:
-        """End all threads; what still waits is dropped."""
+        """End all threads, and drop the hooks that still wait."""
         with self._changed:
             for job in self._all:
                 if not job.finished:

@@ -1,4 +1,4 @@
-"""Hooks as programs meet them: `store.hooks`."""
+"""The API of hooks: `store.hooks`."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from holdfast.hooks.runner import is_async
 F = TypeVar("F", bound=Callable[[HookContext], Any])
 
 BEFORE_BUDGET, AFTER_BUDGET = 1.0, 30.0
-"""How many seconds a hook may take, unless it is registered with another budget."""
+"""The seconds that a hook may take, unless it is registered with another budget."""
 
 
 class BuiltInHook(Protocol):
-    """A hook that knows when it is called: an instance of a class such as `Validate`."""
+    """An object that is a hook and knows its phase, such as a `Validate`."""
 
     phase: str
     inline: bool
     wants_value: bool
 
     def __call__(self, call: HookContext, /) -> Any:
-        """What it does."""
+        """Handle a change."""
         ...
 
 
 class HookOptions(TypedDict, total=False):
-    """How a hook is registered. See `Hooks.before`."""
+    """The options of a hook. See `Hooks.before`."""
 
     scope: Scope | str | None
     key: str | None
@@ -55,7 +55,7 @@ class HookOptions(TypedDict, total=False):
 
 
 class HookOperations:
-    """The hooks of a store. `Hooks` and `AsyncHooks` have these as methods."""
+    """Operations of `store.hooks`. `Hooks` and `AsyncHooks` have these as methods."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
@@ -64,24 +64,23 @@ class HookOperations:
     # Registering ------------------------------------------------------------------------------------------------
 
     def before(self, *points: str, fail_closed: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
-        """Have a function called before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
+        """Call a function before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
 
         `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
-        `order`, and by when they were registered. The function takes a `HookContext`, and nothing else that has no
-        default: `InvalidError` if not. It may return another value
-        (one of None as `ReplaceValue(None)`), or raise `VetoError` to refuse the change. One that raises something
-        else, or takes longer than its `budget` in seconds, does not block: the change goes on with the value as it was;
-        unless it is `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest`
-        seconds.
+        `order`, then in the order of registration. The function takes a `HookContext`, and nothing else that has no
+        default: `InvalidError` if not. It may return another value (None as `ReplaceValue(None)`), or raise `VetoError`
+        to refuse the change. If it raises anything else, or takes longer than its `budget` in seconds, the change
+        proceeds with the value as it was; with `fail_closed`, it is refused. After `max_failures` failures in a row,
+        the hook is off for `rest` seconds.
 
         A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
-        is made, which is for functions that are quick for sure. With `record` the values it is given and makes are
-        stored with its executions, else digests.
+        is made, which is for functions that are always quick. With `record`, the values that the function gets and
+        returns are stored with its executions; digests otherwise.
         """
         return self._register(BEFORE, points, fail_closed, options)
 
     def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
-        """Have a function called after changes, soon: nobody waits for it, and it can do the change no harm.
+        """Call a function soon after changes. Nobody waits for it, and it cannot affect the change.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
         """
@@ -99,18 +98,18 @@ class HookOperations:
         self._register(phase, points, closed, options)(hook)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
-        """Take a hook away: by its name, or the function itself. Raises `NotFoundError`."""
+        """Remove a hook, by its name or its function. Raises `NotFoundError`."""
         self._registry().remove(hook)
 
     def list(self) -> list[HookInfo]:
-        """All hooks, in the order in which they are called, and how they are doing."""
+        """List all hooks in the order in which they are called, with their statistics."""
         return [] if self._engine.hooks is None else self._registry().infos()
 
     # What they did ----------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def drain(self, timeout: float = 30.0) -> bool:
-        """Wait until all after-hooks have run and are recorded. False if they have not after so many seconds."""
+        """Wait until all after-hooks have run and are recorded. Returns False if they have not within the timeout."""
         if self._engine.hooks is None:
             return True
         registry = self._registry()
@@ -127,9 +126,9 @@ class HookOperations:
         since: datetime | None = None,
         limit: int = 100,
     ) -> execution_log.Executions:
-        """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
+        """List executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
 
-        Those of after-hooks are recorded once a second; `drain` waits for it.
+        Those of after-hooks are recorded once a second; `drain` waits for that.
         """
         where = None if scope is None else str(scope)
         return await execution_log.executions(self._engine, self._tenant, hook, where, key, since, limit)

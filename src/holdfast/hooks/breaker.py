@@ -1,4 +1,4 @@
-"""A circuit breaker: switches off what fails again and again, and tries it again after a while."""
+"""A circuit breaker: it switches off a hook that keeps failing, and tries it again later."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from threading import Lock
 
 MAX_FAILURES = 5
-"""After so many failures in a row, a hook is switched off."""
+"""The number of failures in a row after which a hook is switched off."""
 
 REST, LONGEST_REST = 30 * 10**9, 600 * 10**9
-"""For how many nanoseconds: at first, and at most. Each time that it fails again, it is twice as long."""
+"""The first and the longest rest, in nanoseconds. It doubles each time that the hook fails again."""
 
 
 class HookBreaker:
-    """Whether a hook is called. After a rest one call is let through: if that goes well, the hook is back."""
+    """Decides whether a hook is called. After a rest, one call is let through; if it succeeds, the hook is on again."""
 
     def __init__(
         self, clock: Callable[[], int], failures: int = MAX_FAILURES, rest: int = REST, longest: int = LONGEST_REST
@@ -23,7 +23,7 @@ class HookBreaker:
         self._first_rest = self._rest = rest
         self._longest = longest
         self.failures = 0
-        """How often it failed in a row; while it is off, it did."""
+        """The number of failures in a row."""
         self._trying = False
         self._lock = Lock()
         self.until = 0
@@ -37,7 +37,7 @@ class HookBreaker:
         return "trying" if self._trying or self._clock() >= self.until else "off"
 
     def allows(self) -> bool:
-        """Whether to call it now. Whoever is told so tells how it went."""
+        """Whether to call the hook now. The caller then reports the outcome."""
         if not self.until:
             return True
         with self._lock:
@@ -49,7 +49,7 @@ class HookBreaker:
             return True
 
     def succeeded(self) -> bool:
-        """It went well. Returns whether the hook was off, and is back."""
+        """Report a success. Returns whether the hook was off, and is on again."""
         if not self.failures and not self.until:
             return False
         with self._lock:
@@ -58,7 +58,7 @@ class HookBreaker:
             return was_off
 
     def failed(self) -> bool:
-        """It did not. Returns whether the hook was just switched off."""
+        """Report a failure. Returns whether the hook was just switched off."""
         with self._lock:
             self.failures += 1
             if self._trying:
@@ -70,11 +70,11 @@ class HookBreaker:
             return True
 
     def cancel_trial(self) -> None:
-        """It was not called after all: whether it would go well is still open."""
+        """Report that the hook was not called after all."""
         with self._lock:
             self._trying = False
 
     def renew_locks(self) -> None:
-        """For a forked child."""
+        """Reinitialize in a forked child."""
         self._lock = Lock()
         self._trying = False

@@ -1,4 +1,4 @@
-"""Hooks that come along: validation, audit, caches, metrics. They are quick, and run where the change is made."""
+"""Built-in hooks for validation, audit, caches and metrics. They are quick, and run where the change is made."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
 from holdfast.hooks.hook import check_signature, name_of
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, without quoting it; None if nothing is."""
+"""Returns what is wrong with a value, without quoting it; None if nothing is."""
 
 
 class Validate:
-    """Refuses values that are not as they should be.
+    """Refuses values that do not match a schema, or are too large.
 
     `schema` is a JSON Schema (a dict, or True or False), a pydantic model, or a type such as `list[int]`, a TypedDict
-    or a dataclass. `max_bytes` bounds the size of a value as it is stored. What is deleted is not looked at. If the
-    check itself fails, the change is refused.
+    or a dataclass. `max_bytes` limits the size of a value as stored. Deletions are not checked. If the check itself
+    fails, the change is refused.
     """
 
     phase = BEFORE
@@ -43,7 +43,7 @@ class Validate:
         self._max_bytes = max_bytes
 
     def __call__(self, call: HookContext) -> None:
-        """Raises `VetoError` if the value is not as it should be."""
+        """Raise `VetoError` if the value is not valid."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
             raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
         if self._check is not None and (value := call.value) is not MISSING:
@@ -132,7 +132,7 @@ def _at_path(path: Any, what: str) -> str:
 
 
 class AddAuditFields:
-    """Adds fields to the audit row of every change: always the same, or what a function makes of the `HookContext`."""
+    """Adds fields to the audit row of every change: fixed ones, or what a function returns for a `HookContext`."""
 
     phase = BEFORE
     inline = True
@@ -152,9 +152,9 @@ class AddAuditFields:
 
 
 class InvalidateCache:
-    """Takes what was changed out of a cache: a mapping with keys `(scope, key)`, or a function given both.
+    """Removes what was changed from a cache: a mapping with keys `(scope, key)`, or a function of both.
 
-    It does so before the change is acknowledged to whoever made it; those in other processes watch the scope instead.
+    It does so before the writer proceeds. Other processes watch the scope instead.
     """
 
     phase = AFTER
@@ -170,7 +170,7 @@ class InvalidateCache:
         self._cache = {} if callable(cache) else cache
 
     def __call__(self, call: HookContext) -> None:
-        """Take it out."""
+        """Remove the entry."""
         if self._drop is None:
             self._cache.pop((call.scope, call.key), None)
         else:
@@ -178,11 +178,11 @@ class InvalidateCache:
 
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The upper bounds, in seconds, of the classes in which `CountChanges` counts how long changes took."""
+"""The upper bounds of the buckets of `CountChanges`, in seconds."""
 
 
 class CountChanges:
-    """Counts changes, and how long they took, by point. `snapshot` gives the figures."""
+    """Counts changes and their durations, by point. `snapshot` returns the statistics."""
 
     phase = AFTER
     inline = True
@@ -207,7 +207,8 @@ class CountChanges:
             figures.buckets[bisect_left(BOUNDS, seconds)] += 1
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By point: `count`, `seconds` in all, `worst`, and `buckets`, how many took at most so many seconds."""
+        """Return by point: `count`, `seconds` in total, `worst`, and `buckets`, the number that took at most so many
+        seconds."""
         with self._lock:
             return {point: figures.to_dict() for point, figures in self._points.items()}
 
@@ -221,7 +222,7 @@ class _PointCounts:
         self.buckets = [0] * (len(BOUNDS) + 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """As callers see it; the buckets add up, as in Prometheus."""
+        """Return the public form; the buckets are cumulative, as in Prometheus."""
         buckets, so_far = {}, 0
         for bound, count in zip((*BOUNDS, float("inf")), self.buckets, strict=True):
             so_far += count

@@ -1,4 +1,4 @@
-"""Hooks of checkpoints: called for everything that is saved to a thread, in whichever way that is."""
+"""Hooks of checkpoints: called for every step of a thread, whatever saves it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Save = Callable[..., Awaitable[list[StepInfo]]]
 
 
 class CheckpointHooks:
-    """Stands around the saving of steps."""
+    """Wraps the saving of steps."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
@@ -55,7 +55,7 @@ class CheckpointHooks:
 
 
 class _HookedSave:
-    """A checkpoint that hooks are called for."""
+    """A checkpoint that has hooks."""
 
     def __init__(
         self, registry: HookRegistry, saving: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
@@ -86,7 +86,7 @@ class _HookedSave:
         return pack_state(self._registry.engine.context.codec, value)
 
     async def begin(self) -> AppendRequest:
-        """What is to be saved instead."""
+        """Call the before-hooks, and return the request to save instead."""
         saving, state = self._request, self._request.state
         if callable(state):
             state = self._edit(state) if self._wants_value or self._before else state
@@ -95,7 +95,7 @@ class _HookedSave:
         return replace(saving, state=state, attached_changes=self._attach)
 
     async def _call(self, state: PackedMap | None) -> Any:
-        """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
+        """Call the hooks, unless they were called for the same state already. Returns the state to save."""
         subject = self._subject
         stored = MISSING if state is None else state
         if not self._called or stored != subject.original:
@@ -105,7 +105,7 @@ class _HookedSave:
         return subject.stored
 
     def _edit(self, edit: Edit) -> Edit:
-        """An edit, whose outcome the hooks are told."""
+        """Wrap an edit, so that hooks see its result."""
 
         async def hooked(parent: StepRef | None, held: LoadedState | None) -> EditMap:
             found = await edit(parent, held)
@@ -130,7 +130,7 @@ class _HookedSave:
         return [*own, *rows(saving.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now)]
 
     def end(self, head: StepInfo) -> None:
-        """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
+        """Call the after-hooks; not if nothing was saved because nothing changed."""
         subject = self._subject
         if self._request.if_changed and head.point.time < self._started:
             return

@@ -1,4 +1,4 @@
-"""Executions of hooks as rows: those of before-hooks ride with the change, others have steps of a line of their own."""
+"""The log of executions: rows that are stored with the change, for before-hooks, or with steps of a system line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
 
 LINE = f"{MARK}hooks"
-"""The line whose steps tell of hooks that ran after a change, or refused one."""
+"""The system line whose steps record after-hooks and vetoes."""
 
 _SALT = 8
 _MAX_REASON = 500
@@ -45,10 +45,10 @@ def pack_detail(
     changed: bool,
     error: BaseException | None,
 ) -> bytes:
-    """The packed details of an execution: where it was, and what of the value may be told.
+    """Pack the details of an execution.
 
-    A value stands there as it is only if the hook is registered so. Else it is a digest with a salt of its own: equal
-    values are not seen to be equal. Of an error only the kind is told: its text may quote the value.
+    They have the value only if the hook was registered with `record`; else a digest with a salt of its own, so that
+    equal values do not look equal. Of an error they have only the class, since its text may quote the value.
     """
     about: dict[str, Any] = {"point": subject.point, "phase": phase}
     if subject.before is not None:
@@ -72,7 +72,7 @@ def _digest(stored: Any) -> str:
 
 
 async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> None:
-    """Store that a change was refused by a hook, and what its hooks did."""
+    """Record that a hook refused a change, and the executions of its hooks."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
     events = [change, *(event._replace(target=target, trace=subject.trace) for event in subject.events)]
@@ -80,7 +80,7 @@ async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> Non
 
 
 def record_executions(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
-    """Store that after-hooks ran. For threads that may wait."""
+    """Record executions of after-hooks. Blocks."""
     run(_append(engine, tenant, "hooks", events))
 
 
@@ -98,7 +98,7 @@ _PAGE = 1000
 
 
 _SLACK = 60 * 10**9
-"""Executions are recorded some time after they were, at most this many nanoseconds."""
+"""Executions are recorded at most this many nanoseconds after they ended."""
 
 
 async def executions(
@@ -110,10 +110,9 @@ async def executions(
     since: datetime | None,
     limit: int,
 ) -> Executions:
-    """Executions that were recorded, the latest first.
+    """List recorded executions, the latest first.
 
-    Those of a scope are found by its line, and by what is told of it in the line of hooks; without a scope, all that
-    was recorded of this tenant is looked through.
+    Those of a scope are in its line and in the line of hooks. Without a scope, all rows of the tenant are scanned.
     """
     if type(limit) is not int or limit < 0:
         raise InvalidError(f"a limit is a number, not {limit!r}")
@@ -139,7 +138,7 @@ class _ExecutionFilter(NamedTuple):
     limit: int
 
     def matches(self, row: Row) -> bool:
-        """Whether a row is one of those that are asked for."""
+        """Whether a row matches."""
         time, kind, _, action, *_ = row.columns
         if kind != "hook" or int(time) < self.since or self.hook not in (None, action):
             return False
@@ -148,7 +147,7 @@ class _ExecutionFilter(NamedTuple):
 
 
 async def _scan_line(engine: Engine, line: tuple[str, str], asked: _ExecutionFilter) -> list[Row]:
-    """Those of a line, the latest first: ids of steps sort by time."""
+    """Return the matching rows of a line, the latest first: ids of steps sort by time."""
     found: list[Row] = []
     stop: tuple[Any, ...] = ()
     while True:
@@ -161,7 +160,7 @@ async def _scan_line(engine: Engine, line: tuple[str, str], asked: _ExecutionFil
 
 
 async def _scan_tenant(engine: Engine, tenant: str, asked: _ExecutionFilter) -> list[Row]:
-    """Those of all lines: of as many as there may be, only the latest are kept in mind."""
+    """Return the latest matching rows of all lines."""
     found: list[Row] = []
     start: tuple[Any, ...] = ()
     while True:
@@ -174,7 +173,7 @@ async def _scan_tenant(engine: Engine, tenant: str, asked: _ExecutionFilter) -> 
 
 
 def _target(row: Row) -> tuple[str, str, str]:
-    """The scope and the key that a row tells of."""
+    """Return the scope and the key of a row."""
     line, target = str(row.key[1]), str(row.columns[4])
     if BETWEEN in target:
         where, _, what = target.rpartition(BETWEEN)

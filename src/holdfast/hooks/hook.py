@@ -1,4 +1,4 @@
-"""A hook: a function that is registered, and how it is doing."""
+"""A registered hook, and the check of its signature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.hooks")
 
 @dataclass(eq=False, slots=True)
 class Hook:
-    """A function that is registered, and how it is doing."""
+    """A registered function, and its statistics."""
 
     name: str
     phase: str
@@ -34,9 +34,9 @@ class Hook:
     is_async: bool
     wants_value: bool
     wants_old: bool
-    """It may look at the value that was there before."""
+    """Whether it may read the previous value."""
     pure: bool
-    """It does nothing but look at the call, and so needs no context of its own."""
+    """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: HookBreaker
     calls: int = 0
     failures: int = 0
@@ -48,7 +48,7 @@ class Hook:
     last_error: str = ""
 
     def info(self) -> HookInfo:
-        """What there is to say of it."""
+        """Return the public description."""
         until = self.breaker.until
         return HookInfo(
             self.name,
@@ -72,7 +72,7 @@ class Hook:
         )
 
     def count_result(self, result: HookResult) -> None:
-        """Count an execution, and switch the hook off or on. Counts are no promise: two threads may count as one."""
+        """Count an execution, and switch the hook off or on. Counts are approximate: two threads may count as one."""
         if result.outcome == "skipped":
             self.skipped += 1
             return

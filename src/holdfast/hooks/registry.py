@@ -1,4 +1,4 @@
-"""The hooks of a store: which there are, and calling those that are meant."""
+"""The registry of a store's hooks: which there are, and calling those that match."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from holdfast.hooks.runner import (
 )
 
 _MAX_CACHED = 4096
-"""For so many scopes it is remembered which hooks are meant."""
+"""The number of scopes whose matching hooks are cached."""
 
 CLOSE_TIMEOUT = 5.0
-"""For how many seconds a store that is closed waits for its after-hooks."""
+"""The seconds that closing a store waits for after-hooks."""
 
 _SKIPPED: Final = HookResult("skipped")
 
 
 class MatchedHooks(NamedTuple):
-    """The hooks of a point in a scope, and whether each is meant whatever the key."""
+    """The hooks of a point in a scope, and whether all of them match every key."""
 
     before: tuple[Hook, ...]
     after: tuple[Hook, ...]
     all_keys: bool
 
     def for_key(self, key: str) -> tuple[Sequence[Hook], Sequence[Hook]]:
-        """Those that are meant for a key."""
+        """Return the hooks that match a key."""
         return (self.before, self.after) if self.all_keys else (_for_key(self.before, key), _for_key(self.after, key))
 
 
 class ActivePoints(NamedTuple):
-    """The points at which any hooks are meant in a scope."""
+    """The points that have hooks in a scope."""
 
     matched: Mapping[str, MatchedHooks]
     wants_old: bool
-    """Whether any of them may look at the value that was there before."""
+    """Whether any of the hooks may read the previous value."""
 
 
 def _for_key(hooks: Sequence[Hook], key: str) -> list[Hook]:
@@ -64,14 +64,14 @@ def _for_key(hooks: Sequence[Hook], key: str) -> list[Hook]:
 
 
 class HookRegistry:
-    """The hooks of a store. `engine.hooks`, once there are any."""
+    """The hooks of a store: `engine.hooks`, once there are any."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
         self.cache: dict[str, ActivePoints] = {}
-        """What was called for lately, by scope: for those who save the call of `points`."""
+        """The matching hooks by scope, for callers that save the call of `points`."""
         self._lock = Lock()
         self._runner = HookRunner()
         self.after_queue = AfterQueue(
@@ -98,7 +98,7 @@ class HookRegistry:
             self.cache = {}
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
-        """Take hooks away: the one of a name, or those that call a function."""
+        """Remove the hook of a name, or those of a function."""
         with self._lock:
             left = tuple(each for each in self._hooks if hook not in (each.name, each.function))
             if len(left) == len(self._hooks):
@@ -107,11 +107,11 @@ class HookRegistry:
             self.cache = {}
 
     def infos(self) -> list[HookInfo]:
-        """All hooks, in the order in which they are called."""
+        """Describe all hooks, in the order in which they are called."""
         return [hook.info() for hook in self._hooks]
 
     def status(self) -> dict[str, int | float | str]:
-        """How they are doing, for `Store.status`."""
+        """Return the statistics for `Store.status`."""
         if not self._hooks:
             return {}
         off = [hook.name for hook in self._hooks if hook.breaker.until]
@@ -123,12 +123,12 @@ class HookRegistry:
         }
 
     def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[Hook], Sequence[Hook]]:
-        """The before-hooks and the after-hooks that are meant, in order."""
+        """Return the before-hooks and the after-hooks that match, in order."""
         found = self.points(scope).matched.get(point)
         return ((), ()) if found is None else found.for_key(key)
 
     def points(self, scope: str) -> ActivePoints:
-        """What is called in a scope."""
+        """Return the points that have hooks in a scope."""
         return self.cache.get(scope) or self._match(scope)
 
     def _match(self, scope: str) -> ActivePoints:
@@ -145,8 +145,8 @@ class HookRegistry:
     # Before -----------------------------------------------------------------------------------------------------
 
     async def before(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
-        """Call before-hooks one after another. `subject.stored` is then what they made of it. Raises `VetoError`; what
-        is to be told of that has then been stored."""
+        """Call before-hooks one after another, and set `subject.stored` to what they return. Raises `VetoError`, after
+        the veto was recorded."""
         for hook in hooks:
             told, result = HookContext(subject), _SKIPPED
             if hook.pure and not hook.breaker.failures:
@@ -171,7 +171,7 @@ class HookRegistry:
     def _apply_result(
         self, hook: Hook, subject: HookedChange, told: HookContext, result: HookResult
     ) -> VetoError | None:
-        """Have what a hook did count. Returns the veto, if it comes to one."""
+        """Apply the result of a before-hook. Returns the veto, if there is one."""
         given = subject.stored
         outcome, changed = result.outcome, False
         if result.returned:
@@ -206,7 +206,7 @@ class HookRegistry:
         return None
 
     async def _raise_veto(self, subject: HookedChange, veto: VetoError) -> None:
-        """Store that a change was refused, and refuse it."""
+        """Record that a change was refused, and refuse it."""
         try:
             await execution_log.record_veto(self.engine, self.tenant, subject)
         except Exception as failure:  # noqa: BLE001 - the veto counts, and tells of it
@@ -219,7 +219,7 @@ class HookRegistry:
     # After ------------------------------------------------------------------------------------------------------
 
     def after(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
-        """Have after-hooks called: those that are known to be quick now, the others soon."""
+        """Call after-hooks: those that are known to be quick now, the others soon."""
         if subject.id:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
@@ -250,7 +250,7 @@ class HookRegistry:
         return self._finish_after(hook, job.subject, result)
 
     def _finish_after(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
-        """Count an execution of an after-hook. Returns what is to be told of it."""
+        """Count an execution of an after-hook. Returns its event."""
         if result.outcome == "veto":
             result = result._replace(outcome="error")  # it is too late for one
         hook.count_result(result)
@@ -266,7 +266,7 @@ class HookRegistry:
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
     def record_before(self, subject: HookedChange) -> None:
-        """Have it recorded what before-hooks did, where there is no step to tell it with."""
+        """Record executions of before-hooks for which there is no step to store them with."""
         target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
         for event in subject.events:
             self.after_queue.record(event._replace(target=target, time=now, trace=subject.trace))
@@ -287,18 +287,18 @@ class HookRegistry:
     # Ending -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all after-hooks have run and are recorded. False if they have not by then."""
+        """Wait until all after-hooks have run and are recorded. False if they have not within the timeout."""
         return self.after_queue.drain(timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """The same, and end all threads."""
+        """Drain the queue, and end all threads."""
         if not self.after_queue.drain(timeout):
             log.error("after-hooks were not done when the store was closed: %d were left", self.after_queue.waiting)
         self.after_queue.close()
         self._runner.close()
 
     def renew_locks(self) -> None:
-        """For a forked child: what waits is the parent's to do."""
+        """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
         self._lock = Lock()
         self._runner.renew_locks()
         self.after_queue.renew_locks()
@@ -312,8 +312,7 @@ def _by_phase(hooks: Sequence[Hook]) -> MatchedHooks:
 
 
 def _call_pure(hook: Hook, told: HookContext) -> int | HookResult:
-    """Call a hook that does nothing but look, and did not fail lately. Mostly it has nothing to say: it is counted,
-    and how long it took is all there is to know of it. Else its result."""
+    """Call a pure hook that did not fail recently. Returns the duration if it returned nothing, else its result."""
     start = time.perf_counter_ns()
     try:
         value = hook.function(told)
@@ -327,14 +326,15 @@ def _call_pure(hook: Hook, told: HookContext) -> int | HookResult:
 
 
 def _mark_late(hook: Hook, result: HookResult) -> HookResult:
-    """The result of a hook that ran here. Nobody was spared the wait for one that was late, so its answer counts."""
+    """Mark the result of an inline hook that exceeded its budget. It counts all the same, since the caller has waited
+    for it."""
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
     return HookResult("late", result.value, overrun_error(hook.budget), result.duration, returned=True)
 
 
 def _replace_value(subject: HookedChange, value: Any) -> bool:
-    """Have what a hook returned be the value. Returns whether it is another one."""
+    """Replace the value by what a hook returned. Returns whether it differs."""
     if subject.stored is MISSING:
         raise InvalidError(
             "a hook returned a value where something is deleted", hint="Return nothing, or raise VetoError"

@@ -1,9 +1,8 @@
-"""Running one hook: where it can not hold up whoever waits for it for longer than its budget.
+"""Running a hook without blocking its caller for longer than the budget.
 
-A hook that is declared `inline` runs where the change is made: that is for hooks that are known to be quick. Another
-one runs in a thread of its own, and an async one on the caller's event loop or, under a sync store, on a private one.
-Who waits for it goes on when the budget is used up. A thread can not be stopped: what it still does has no effect on
-the change.
+An `inline` hook runs where the change is made, which is for hooks that are known to be quick. Others run in a thread of
+their own; async ones on the caller's event loop or, under a sync store, on a private one. The caller proceeds when the
+budget is used up. A thread cannot be stopped: what it still does has no effect on the change.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from holdfast.hooks.context import HookContext, HookResult
 from holdfast.hooks.workers import LoopThread, WorkerThreads
 
 _THREADS = 32
-"""How many hooks of a store run at a time in threads. Those that never end are among them."""
+"""The number of hooks of a store that run in threads at a time, including those that never end."""
 
 _running: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
-"""The hooks that led to what is done now. None of them is called for it again: that would have no end."""
+"""The hooks that led to the current change. None of them is called for it again, or there would be no end."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -35,12 +34,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def is_running(name: str) -> bool:
-    """Whether what is done now was set off by this hook."""
+    """Whether the current change was made by this hook, directly or not."""
     return name in _running.get()
 
 
 def hook_context(name: str, trace: trace_context.Trace) -> Context:
-    """The context that a hook runs in: that of the change, and that it is this hook that runs."""
+    """Return the context that a hook runs in: that of the change, marked with the hook."""
     context = copy_context()
     context.run(_enter, name, trace)
     return context
@@ -52,7 +51,7 @@ def _enter(name: str, trace: trace_context.Trace) -> None:
 
 
 def build_result(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
-    """How a hook ended that returned or raised something."""
+    """Build the result of a hook that returned or raised something."""
     duration = time.perf_counter_ns() - start
     if error is None:
         return HookResult("ok", value, None, duration, True)
@@ -60,12 +59,12 @@ def build_result(start: int, value: Any = None, error: BaseException | None = No
 
 
 def overrun_error(budget: float) -> TimeoutError:
-    """What is wrong with a hook that took too long."""
+    """Build the error of a hook that took too long."""
     return TimeoutError(f"it took longer than its budget of {budget:g} s")
 
 
 def late_result(budget: float, start: int) -> HookResult:
-    """The result of a hook that did not end in time."""
+    """Build the result of a hook that did not end in time."""
     return HookResult("late", None, overrun_error(budget), time.perf_counter_ns() - start)
 
 
@@ -85,7 +84,7 @@ def call_inline(
 
 
 def call_hook(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
-    """Call a sync hook, here."""
+    """Call a sync hook in this thread."""
     try:
         value = function(told)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
@@ -94,7 +93,7 @@ def call_hook(function: Callable[[HookContext], Any], told: HookContext, start: 
 
 
 def check_result(start: int, value: Any) -> HookResult:
-    """How a sync hook ended that returned something."""
+    """Build the result of a sync hook that returned; it must not be awaitable."""
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
             value.close()
@@ -105,7 +104,7 @@ def check_result(start: int, value: Any) -> HookResult:
 
 
 class HookRunner:
-    """Runs hooks of a store elsewhere than where the change is made."""
+    """Runs the hooks of a store in threads and on an event loop."""
 
     def __init__(self) -> None:
         self.workers = WorkerThreads("holdfast-hook", _THREADS)
@@ -114,28 +113,28 @@ class HookRunner:
     def in_thread(
         self, function: Callable[[HookContext], Any], told: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
-        """Have a sync hook run in a thread."""
+        """Run a sync hook in a thread."""
         return _InThread(self, function, told, budget, context)
 
     def on_loop(
         self, function: Callable[[HookContext], Awaitable[Any]], told: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
-        """Have an async hook run on an event loop."""
+        """Run an async hook on an event loop."""
         return _OnLoop(self, function, told, budget, context)
 
     def renew_locks(self) -> None:
-        """For a forked child."""
+        """Reinitialize in a forked child."""
         self.workers.renew_locks()
         self.loop.renew_locks()
 
     def close(self) -> None:
-        """End the threads, as far as they end."""
+        """End the threads that do end."""
         self.workers.close()
         self.loop.close()
 
 
 class _HookCall(Suspension[HookResult]):
-    """A hook that runs elsewhere, for as long as its budget lasts."""
+    """A hook that runs elsewhere, for at most its budget."""
 
     def __init__(
         self,

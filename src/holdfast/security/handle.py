@@ -1,4 +1,4 @@
-"""A handle: a store as somebody in particular sees it."""
+"""Handles: a store as one identity may use it; and how callers name scopes."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ ACCESS, AUDIT = MARK + "access", MARK + "audit"
 
 @dataclass(frozen=True, slots=True)
 class StoreHandle:
-    """What every operation on scoped state is given: where, whose, and as whom."""
+    """The engine, the tenant and the guard of operations on scoped state."""
 
     engine: Engine
     tenant: str
     guard: Guard = field(default_factory=Guard)
 
     def line(self, scope: Scope) -> Line:
-        """The line that holds a scope's state."""
+        """Return the line of a scope."""
         return Line(self.tenant, scope.line)
 
     def thread_line(self, thread: str) -> Line:
-        """The line of a thread."""
+        """Return the line of a thread."""
         if not check_name(thread, "name of a thread"):
             raise InvalidError("the name of a thread is not empty")
         return Line(self.tenant, thread)
 
     @property
     def codec(self) -> Codec:
-        """How values are packed."""
+        """The codec of values."""
         return self.engine.context.codec
 
     def now(self) -> int:
-        """The time, in nanoseconds since 1970."""
+        """Return the time in nanoseconds since 1970."""
         return self.engine.context.clock()
 
 
@@ -53,7 +53,7 @@ class HasHandle(Protocol):
 
 
 class ScopeParts(TypedDict, total=False):
-    """What a scope is made of."""
+    """The parts of a scope, as keyword arguments."""
 
     user: str | None
     session: str | None
@@ -66,7 +66,7 @@ class ScopeParts(TypedDict, total=False):
 
 
 def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
-    """The scope that a caller names."""
+    """Return the scope that a caller names by its text or by its parts."""
     if scope is None:
         return handle.guard.scope(cast(Mapping[str, Any], parts))
     if parts:

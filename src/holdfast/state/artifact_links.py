@@ -1,7 +1,7 @@
-"""What links changes of keys with artifacts: rows that are made with the change, to be found from either end.
+"""Links between changes of keys and artifacts: rows that are stored with the change, and found from either end.
 
-In the line of the artifacts there is one for each change made with an artifact, in order of time; in the scope's own
-line one for each artifact that a version of a key was made with.
+The line of the artifacts has one for each change made with an artifact, in order of time; the line of the scope has one
+for each artifact that a version of a key was made with.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _DIGITS = 16
 
 
 class LinkRow(NamedTuple):
-    """What a row says: a change of a key, and an artifact that it was made with."""
+    """The content of a link: a change of a key, and an artifact that it was made with."""
 
     artifact: str
     scope: Scope
     key: str
     version: int
     id: str
-    """Of the step that made the change."""
+    """The id of the step of the change."""
     time: int
 
 
 def link_rows(
     line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]
 ) -> list[Change]:
-    """The changes that link a step of a scope's line, and the keys that it changes, with artifacts."""
+    """Return the rows that link a step of a scope's line, and the keys that it changes, with artifacts."""
     book, scope = (line.tenant, LINE), line.name[len(MARK) :]
     made: list[Change] = []
     for artifact in artifacts:
@@ -55,7 +55,7 @@ def link_rows(
 
 
 def parse_change_link(row: Row) -> LinkRow:
-    """What a row says that was found from an artifact."""
+    """Parse a link that was found from an artifact."""
     number, length, rest = str(row.columns[1]).split(" ", 2)
     scope, key = rest[: int(length)], rest[int(length) :]
     id = str(row.key[4]).rpartition(" ")[0]
@@ -63,11 +63,11 @@ def parse_change_link(row: Row) -> LinkRow:
 
 
 def parse_key_link(scope: Scope, row: Row) -> LinkRow:
-    """What a row says that was found from a key."""
+    """Parse a link that was found from a key."""
     number, artifact = str(row.key[4]).split(" ", 1)
     return LinkRow(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
 
 
 def version_prefix(version: int) -> str:
-    """Where the artifacts of a version begin, and those of the one before end."""
+    """Return the text that the links of a version start with."""
     return f"{version:0{_DIGITS}d}"

@@ -16,7 +16,7 @@ from holdfast.state.reader import ScopeView, read_line_at
 
 
 class _ScopeSide:
-    """The scope as it was then: at a step, with what had expired by a moment."""
+    """The scope at a step, without the keys that had expired by a time."""
 
     def __init__(self, handle: StoreHandle, line: Line, point: StepRef | None, moment: int) -> None:
         self._handle, self._line = handle, line
@@ -26,12 +26,12 @@ class _ScopeSide:
         return await read_line_at(self._handle, self._line, self.point, ScopeView.expired, self._moment)
 
     async def tree(self, key: str) -> object:
-        """What a key held, in JSON form."""
+        """Return the value of a key in JSON form."""
         item = await read_line_at(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
         return NOTHING if item is None else self._handle.codec.to_json(item.value)
 
     async def is_mark(self) -> bool:
-        """Whether it has one key only, which starts with a dollar: in JSON, such a state has a form of its own."""
+        """Whether its only key starts with a dollar: in JSON, such a state has a form of its own."""
         keys = await read_line_at(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
         return len(keys) == 1 and keys[0].startswith("$")
 
@@ -47,7 +47,7 @@ class _ScopeSide:
 
 
 async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Diff:
-    """The keys that differ, and where. Reads only what does, and what expires."""
+    """Return the keys that differ, and where. Reads only what differs, and what expires."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, a)
@@ -78,7 +78,7 @@ def _is_internal(edit: Edit) -> bool:
 
 
 async def _expiry_edit(old: _ScopeSide, new: _ScopeSide, key: str) -> Edit | None:
-    """A key that had expired at one of two moments, or at both."""
+    """Return the edit of a key that had expired at one of two times, or at both."""
     was, is_ = await old.tree(key), await new.tree(key)
     if was is is_:
         return None

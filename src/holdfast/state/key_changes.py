@@ -1,4 +1,4 @@
-"""Changes of single keys, as callers ask for them: a value for some time, on a version, made of the current one."""
+"""Changes of single keys: with an expiry, on a version, or computed from the current value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
 
 ValueFunction: TypeAlias = Callable[[Any], Any]
-"""Makes a new value of the current one."""
+"""Computes a new value from the current one."""
 
 Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
 
@@ -30,7 +30,7 @@ _FAR = 10**10
 
 
 def nanoseconds(ttl: float | timedelta) -> int:
-    """A length of time, in seconds or as a timedelta."""
+    """Convert a duration, in seconds or as a timedelta."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
         raise InvalidError(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
@@ -38,7 +38,7 @@ def nanoseconds(ttl: float | timedelta) -> int:
 
 
 def expiry_time(handle: StoreHandle, ttl: float | timedelta | None) -> int:
-    """When something expires that lives so long from now on; 0 for never."""
+    """Return when something with this time to live expires; 0 for never."""
     return 0 if ttl is None else handle.now() + nanoseconds(ttl)
 
 
@@ -51,7 +51,7 @@ def set_change(
     expected: int | None = None,
     on_conflict: OnConflict = "raise",
 ) -> KeyWrite:
-    """The change that sets a key."""
+    """Return the change that sets a key."""
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
     check_on_conflict(on_conflict)
@@ -72,7 +72,7 @@ def check_on_conflict(on_conflict: object) -> None:
 def compute_change(
     handle: StoreHandle, key: str, function: ValueFunction, made: Callable[[Any], None] = lambda _: None
 ) -> KeyWrite:
-    """The change that gives a key what a function makes of its value; `made` is told what that was."""
+    """Return the change that sets a key to what a function returns for its value; `made` is called with that."""
     key = check_key(key)
 
     async def compute(live: StoredValue | None) -> Packed | None:
@@ -105,7 +105,7 @@ def resolve_conflict(
 def _merge_values(
     handle: StoreHandle, scope: Scope, key: str, base: StoredValue | None, live: StoredValue | None, mine: Packed
 ) -> Packed | None:
-    """The value with the changes of both since the base. `ConflictError` if both changed the same."""
+    """Merge the changes of both sides since the base. `ConflictError` if both changed the same part."""
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])

@@ -1,4 +1,4 @@
-"""Hooks of keys: called for every change of them, whichever way it is asked for."""
+"""Hooks of keys: called for every change, however it is made."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ class KeyHooks:
         self._started = time.perf_counter_ns()
         self._changes: dict[str, HookedChange] = {}
         self.events: list[Event] = []
-        """What is to be told of those that ran."""
+        """The executions."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        """What they noted, by key."""
+        """The notes of hooks, by key."""
         self.pending: list[tuple[Sequence[Hook], HookedChange]] = []
-        """Those that are called once the changes are made."""
+        """The after-hooks to call when the changes are committed."""
 
     def reset(self) -> None:
-        """Another attempt is made."""
+        """Start another attempt."""
         self.events, self.notes, self.pending = [], {}, []
 
     async def before(
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: StoredValue | None, version: int
     ) -> Packed | None:
-        """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises
-        `VetoError`."""
+        """Call the before-hooks of a change. Returns the value, if they replaced it. Raises `VetoError`."""
         point = f"{self._kind}.{action}"
         meant = self._matched.get(point)
         if meant is None:
@@ -81,7 +80,7 @@ class KeyHooks:
         return subject.stored if subject.changed else None
 
     def packed_notes(self, key: str) -> bytes:
-        """What they noted of a key, packed; empty for nothing."""
+        """Return the packed notes about a key; empty if there are none."""
         notes = self.notes.get(key)
         return b"" if notes is None else pack_notes(self._handle.codec, notes)
 
@@ -92,14 +91,14 @@ class KeyHooks:
         return pack_value(self._handle, key, value)
 
     def call_after(self, version: int, id: str) -> None:
-        """The changes are made: have those called that follow them."""
+        """Call the after-hooks, once the changes are committed."""
         for hooks, subject in self.pending:
             subject.version, subject.id = 0 if subject.stored is MISSING else version, id
             self._registry.after(hooks, subject)
 
 
 def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
-    """The hooks of changes in a line; None where there are none."""
+    """Return the hooks of changes in a line; None if there are none."""
     registry, scope = HookRegistry.of(handle.engine), line.removeprefix(MARK)
     if registry is None:
         return None
@@ -109,6 +108,7 @@ def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
 
 @lru_cache(4096)
 def _kind(scope: str) -> str:
-    """What the points are called: `state` in scopes, and in lines of ours what they hold, such as `topic`."""
+    """Return the kind of the points: `state` in scopes, and in the lines of a shared resource its kind, such as
+    `topic`."""
     kinds = [part.partition(":")[0] for part in scope.split("/")]
     return "state" if scope == GLOBAL else next((kind for kind in kinds if kind not in KINDS), "state")

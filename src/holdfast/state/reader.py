@@ -1,4 +1,4 @@
-"""Reading keys: as they are now, or as they were."""
+"""Reading keys, as they are or as they were."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class StateItem(NamedTuple):
-    """A key and its value. `version` is the number of the step of the scope that wrote it last."""
+    """A key and its value. `version` is the number of the scope's step that wrote it."""
 
     key: str
     value: Any
@@ -32,14 +32,14 @@ class StateItem(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """What a key holds in the store, and when it expires; 0 for never."""
+    """The stored value of a key, and when it expires; 0 for never."""
 
     entry: FoundEntry
     expires: int
 
     @property
     def version(self) -> int:
-        """The number of the step that wrote it last."""
+        """The number of the step that wrote it."""
         return self.entry.origin.seq + 1
 
 
@@ -51,7 +51,7 @@ class KeyVersion(NamedTuple):
 
 
 class ScopeView:
-    """A scope's state at one of its steps; without a step, nothing is in it."""
+    """A scope's state at one of its steps; empty without a step."""
 
     def __init__(
         self, handle: StoreHandle, line: Line, point: StepRef | None, held: LoadedState | None, now: int
@@ -63,7 +63,7 @@ class ScopeView:
         self._line = line
 
     async def find_version(self, key: str) -> KeyVersion | None:
-        """The version of a key, also if it has expired. None if there is no such key. Its value is not read."""
+        """Return the version of a key, also if it has expired; None if there is no such key. The value is not read."""
         if self._loaded is None:
             return None
         entries = self._handle.engine.entries
@@ -71,7 +71,7 @@ class ScopeView:
         return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._loaded, key))
 
     async def find(self, key: str) -> StoredValue | None:
-        """What a key holds, also if it has expired. None if there is no such key."""
+        """Return the stored value of a key, also if it has expired; None if there is no such key."""
         if self._loaded is None:
             return None
         entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
@@ -82,27 +82,27 @@ class ScopeView:
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def find_live(self, key: str) -> StoredValue | None:
-        """The same, or None if it has expired."""
+        """Return the stored value of a key; None if there is no such key, or it has expired."""
         found = await self.find(key)
         return None if found is None or 0 < found.expires <= self.now else found
 
     async def version(self, key: str) -> int:
-        """The version of a key; 0 if there is no such key, or it has expired. Its value is not read."""
+        """Return the version of a key; 0 if there is no such key, or it has expired. The value is not read."""
         found = await self.find_version(key)
         return 0 if found is None or 0 < found.expires <= self.now else found.version
 
     async def item(self, key: str) -> StateItem | None:
-        """A key with its value as fresh objects. None if there is no such key, or it has expired."""
+        """Return a key with its value as new objects; None if there is no such key, or it has expired."""
         found = await self.find_live(key)
         return None if found is None else self.to_item(key, *found)
 
     def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
-        """What callers are given of an entry."""
+        """Build the public form of an entry."""
         value = unpack(self._handle.codec, entry.value)
         return StateItem(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """Keys in order, without those that have expired."""
+        """Return keys in order, without those that have expired."""
         matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
         if self._loaded is None or limit == 0 or common is None:
             return []
@@ -122,7 +122,7 @@ class ScopeView:
         return found[:limit]
 
     async def all_keys(self, prefix: str, limit: int | None = None) -> list[str]:
-        """The first keys that start so, also those that have expired: for those who let none expire."""
+        """Return the first keys with a prefix, also those that have expired."""
         if self._loaded is None:
             return []
         start, stop = names.prefix_start(prefix), names.prefix_end(prefix)
@@ -132,26 +132,26 @@ class ScopeView:
     async def items(
         self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
     ) -> list[StateItem]:
-        """The same, with values."""
+        """Return keys in order, with their values."""
         items = [await self.item(key) for key in await self.keys(prefix, pattern, after, limit)]
         return [item for item in items if item is not None]
 
     async def expired(self, prefix: str = "") -> dict[str, int]:
-        """The keys that are still there and have expired, and when."""
+        """Return the keys that have expired and are not deleted yet, and when they expired."""
         if self._loaded is None:
             return {}
         found = await self._expired(self._loaded, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
 
     async def _expired(self, held: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
-        """The same, of those whose expiry is kept between two places."""
+        """Return expired keys whose expiry channel is between two positions."""
         last = names.TTL_LAST if stop is None else sort_key(stop)
         found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
         times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
     async def count(self, prefix: str = "") -> int:
-        """How many keys there are, or how many start so."""
+        """Return the number of keys, or of those with a prefix."""
         if self._loaded is None:
             return 0
         entries, end = self._handle.engine.entries, names.prefix_end(prefix)
@@ -161,7 +161,7 @@ class ScopeView:
 
 
 class ScopeReader:
-    """Reads of a scope as it is now, by whoever may."""
+    """Reads the current state of a scope, with the rights of the handle."""
 
     def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
@@ -169,7 +169,7 @@ class ScopeReader:
         self._line = handle.line(scope)
 
     async def item(self, key: str) -> StateItem | None:
-        """A key; None if there is no such key."""
+        """Return a key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
@@ -187,7 +187,7 @@ class ScopeReader:
         return found
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """Keys in order."""
+        """Return keys in order."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, ())
@@ -196,14 +196,14 @@ class ScopeReader:
     async def items(
         self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
     ) -> list[StateItem]:
-        """The same, with values."""
+        """Return keys in order, with their values."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, [item.key for item in found])
         return found
 
     async def count(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await read_scope(self._handle, self._scope, ScopeView.count)
         await self._handle.guard.saw(self._scope, ())

@@ -24,7 +24,7 @@ from holdfast.state.session_guard import EXPIRY, maintenance_handle
 from holdfast.state.writer import Check, KeyWrite, edit_request, write
 
 _ATTEMPTS = 100
-"""How often a scope is moved anew because it changed meanwhile."""
+"""How often a move is attempted if the scope changes meanwhile."""
 
 
 class _Content(NamedTuple):
@@ -37,7 +37,7 @@ class _ConcurrentChange(Exception):
 
 
 async def clear(handle: StoreHandle, scope: Scope) -> None:
-    """Take all keys away."""
+    """Delete all keys."""
 
     async def all_keys(view: ScopeView) -> list[KeyWrite]:
         return [KeyWrite(key, "delete") for key in await view.keys()]
@@ -46,7 +46,7 @@ async def clear(handle: StoreHandle, scope: Scope) -> None:
 
 
 async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
-    """Copy all keys into another scope."""
+    """Copy all keys into another scope. Returns their number."""
     _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
     found = await read_scope(handle, scope, _content)
@@ -59,7 +59,7 @@ async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
 
 
 async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
-    """Copy all keys into another scope, and take them away here."""
+    """Copy all keys into another scope, and delete them here, atomically. Returns their number."""
     _check(scope, target, on_conflict)
     await handle.guard.allow("read", scope, ())
     for _ in range(_ATTEMPTS):
@@ -123,12 +123,12 @@ _LAST = "\U0010ffff"
 
 
 _LEAST = 64
-"""How many names are read at a time at least: some are of scopes that are not shown."""
+"""The minimum number of names to read at a time: some are not those of visible scopes."""
 
 
 class ScopeInfo(NamedTuple):
-    """A scope that has state, or had some: how many keys it has, its version (the number of its last step), and when it
-    changed last."""
+    """A scope that has state, or had some: the number of its keys, its version (the number of its last step), and
+    when it was last changed."""
 
     scope: Scope
     keys: int
@@ -137,7 +137,7 @@ class ScopeInfo(NamedTuple):
 
 
 async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
-    """A page of scopes in the order of their text. Who may not read a scope is not told that it is there."""
+    """Return a page of scopes in the order of their text. Scopes that the caller may not read are left out."""
     prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
     matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
     if common is None:
@@ -170,18 +170,22 @@ async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
 
 
 Progress: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many scopes were looked at, of how many, and which was the last."""
+"""Called with the number of scopes checked, their total, and the last one."""
 
 
 class ExpiryReport(NamedTuple):
-    """What was taken away, and from how many scopes."""
+    """The number of deleted keys, and of the scopes they were in."""
 
     keys: int = 0
     scopes: int = 0
 
 
 async def delete_expired(handle: StoreHandle, progress: Progress | None = None) -> ExpiryReport:
-    """Take the expired keys of all scopes away."""
+    """Delete the expired keys of all scopes.
+
+    A key that has expired is invisible at once, but takes space until it is written again or deleted. Deletion is a
+    step of its scope, so that watchers see it.
+    """
     keeper, keys, scopes = maintenance_handle(handle), 0, 0
     lines = await handle.engine.lines.names(handle.tenant, MARK)
     with trace_context.correlation(cause="expired"):

@@ -1,10 +1,9 @@
-"""Transactions: changes of several keys and scopes, all or none, that rest on what was read.
+"""Transactions: changes of several keys and scopes, all or none, that depend on what was read.
 
-What is read in a transaction is remembered with its version; what is changed is kept back until the end. Then all is
-made in one batch, on condition that everything that was read still has the version it had: a transaction that commits
-is as if it had happened at one moment, alone (serializable). One whose reads are out of date raises `ConflictError` and
-changes nothing; `transact` begins it anew. Each scope is read as of one moment, that of its first read; two scopes may
-be read as of two, which shows only in a transaction that will not commit.
+A transaction remembers the version of what it reads, and holds its changes back until the end. Then they are made in
+one batch, on condition that everything that was read still has its version: transactions are serializable. If a read is
+out of date, `ConflictError` is raised and nothing is changed; `transact` tries again. Each scope is read as of its
+first read; two scopes may be read as of two moments, which can show only in a transaction that will not commit.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 @dataclass(slots=True)
 class TransactionScope:
-    """What a transaction did with one scope so far."""
+    """The reads and writes of one scope so far."""
 
     was_read: bool = False
     point: StepRef | None = None
     """The step as of which the scope is read."""
     reads: dict[str, int] = field(default_factory=dict)
-    """The versions of the keys that were read; 0 where there was none."""
+    """The versions of the keys that were read; 0 if there was none."""
     writes: dict[str, KeyWrite] = field(default_factory=dict)
 
 
@@ -52,7 +51,7 @@ class TransactionChanges:
         self._scopes: dict[Scope, TransactionScope] = {}
 
     async def get(self, scope: Scope, key: str) -> Any:
-        """A value as the transaction sees it; `MISSING` if there is none."""
+        """Return a value as the transaction sees it; `MISSING` if there is none."""
         key = self.handle.guard.key(scope, key)
         part = self._scopes.setdefault(scope, TransactionScope())
         own = part.writes.get(key)
@@ -73,11 +72,11 @@ class TransactionChanges:
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
     def put(self, scope: Scope, change: KeyWrite) -> None:
-        """A change, made at the end; of one key, the last one counts."""
+        """Add a change; of one key, the last one counts."""
         self._scopes.setdefault(scope, TransactionScope()).writes[change.key] = change
 
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
-        """Make all changes, together with checkpoints to be saved. `ConflictError` if what was read is out of date."""
+        """Make all changes, together with checkpoints to save. `ConflictError` if a read is out of date."""
         parts, self._scopes = self._scopes, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
@@ -104,13 +103,13 @@ class TransactionChanges:
         return check
 
     async def _still_exists(self, scope: Scope, point: StepRef) -> bool:
-        """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
+        """Whether a step is still there: in a scope that was deleted and created again, versions start again, too."""
         query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
         (rows,) = await self.handle.engine.context.backend.read([query])
         return bool(rows) and StepRef.of(rows[0]).hash == point.hash
 
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
-        """Conditions that a scope that was only read is still as it was, as far as it was read."""
+        """Return the conditions that a scope that was only read is unchanged, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
         memo = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
         point = None if memo is None else memo.point
@@ -143,30 +142,30 @@ class TransactionOperations:
         self.scope = scope
 
     def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
-        """Give a key a value."""
+        """Set a key."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)
         change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
         self._pending.put(self.scope, change)
 
     def delete(self, key: str) -> None:
-        """Take a key away, if it is there."""
+        """Delete a key, if it exists."""
         self._pending.put(self.scope, KeyWrite(self._pending.handle.guard.key(self.scope, key), "delete"))
 
     @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, with what was changed in this transaction."""
+        """Return the value of a key, with the changes of this transaction."""
         found = await self._pending.get(self.scope, key)
         return default if found is MISSING else found
 
     @sync_and_async
     async def has(self, key: str) -> bool:
-        """Whether there is such a key."""
+        """Whether a key exists."""
         return await self._pending.get(self.scope, key) is not MISSING
 
 
 class TransactionState(SyncApi, TransactionOperations):
-    """The same, with subscripts: `tx.state(agent="a")["plan"]`."""
+    """The state of a scope in a transaction, with subscripts: `tx.state(agent="a")["plan"]`."""
 
     def __getitem__(self, key: str) -> Any:
         found = self.get(key, MISSING)
@@ -187,4 +186,4 @@ class TransactionState(SyncApi, TransactionOperations):
 
 
 class AsyncTransactionState(AsyncApi, TransactionOperations):
-    """The same; reads are awaited."""
+    """The state of a scope in a transaction, for asyncio; reads are awaited."""

@@ -1,4 +1,4 @@
-"""Changing keys: what is to be changed becomes a step of each scope's line, and all of them one batch."""
+"""Writing keys: the changes become a step of each scope's line, and all steps one batch."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
     from holdfast.state.key_hooks import KeyHooks
 
 FOLD_EVERY = 128
-"""Steps of scopes are small, and many keys lie in nodes of their own: they are folded less often than threads."""
+"""Steps of scopes are small, and many keys are in nodes of their own: they are folded less often than threads."""
 
 _WORTH_COMPARING = 256
-"""A value of more packed bytes is compared with the old one, so that only what differs is stored."""
+"""A value of more packed bytes is compared with the old one, to store only the difference."""
 
 _MANY = 256
-"""Of more keys than this, a step does not say which versions they had before."""
+"""The step of more keys than this does not have their previous versions."""
 
 
 Compute: TypeAlias = "Callable[[StoredValue | None], Awaitable[Packed | None]]"
-"""Makes a new value of what is there, if anything is; None deletes the key."""
+"""Computes a new value from the current one, if there is one; None deletes the key."""
 
 
 @dataclass(slots=True)
 class KeyWrite:
-    """One change of one key."""
+    """A change of a key."""
 
     key: str
     action: str = "set"
-    """`set`, `patch`, `delete`, or what else it is called in the history."""
+    """`set`, `patch`, `delete`, or another name for the history."""
     packed: Packed = b""
-    """The new value, where it does not depend on the old one."""
+    """The new value, if it does not depend on the old one."""
     compute: Compute | None = None
-    """Makes the new value, where it does."""
+    """Computes the new value, if it does."""
     parts: Mapping[tuple[Any, ...], Any] = field(default_factory=dict)
     removed: Sequence[tuple[Any, ...]] = ()
-    """What a patch changes below the key, and what it takes away."""
+    """The changes of a patch below the key, and what it removes."""
     expected: int | None = None
     """The version that the key must have; 0 for none."""
     expires: int = 0
@@ -66,11 +66,11 @@ class KeyWrite:
     keep_expiry: bool = False
     must_exist: bool = False
     whole: bool = False
-    """Stored as it is, and not as what differs from the old value: its step can then be read by itself."""
+    """Whether to store the whole value, and not the difference from the old one: its step can then be read alone."""
 
 
 class WrittenKey(NamedTuple):
-    """A key that was changed: its version before, and now. 0 where it is not there."""
+    """A key that was changed: its versions before and after; 0 where it does not exist."""
 
     scope: Scope
     key: str
@@ -81,16 +81,16 @@ class WrittenKey(NamedTuple):
 
 
 Writes: TypeAlias = "Sequence[KeyWrite] | Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]"
-"""Changes of one scope's keys; or what works them out, given the scope as it is at each attempt."""
+"""Changes of one scope's keys; or a function that computes them from the scope, at each attempt."""
 
 Check: TypeAlias = Callable[[ScopeView], Awaitable[None]]
-"""Looks at a scope as it is at each attempt, and raises what there is to say against the changes."""
+"""Checks a scope at each attempt, and raises an error to refuse the changes."""
 
 
 async def write(
     handle: StoreHandle, writes: Mapping[Scope, Writes], checks: Mapping[Scope, Check] | None = None
 ) -> list[WrittenKey]:
-    """Make changes of keys in one scope or several, all or none."""
+    """Change keys in one scope or several, all or none."""
     written, _ = await commit(handle, writes, checks)
     return written
 
@@ -103,7 +103,7 @@ async def commit(
     savings: Sequence[AppendRequest] = (),
     guards: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
-    """The same together with checkpoints to be saved, and on further conditions."""
+    """Change keys together with checkpoints to save, on further conditions."""
     trace = trace_context.current_or_new()
     edits = []
     for scope, several in writes.items():
@@ -148,7 +148,7 @@ def edit_request(
 
 
 class _LineEdit:
-    """The changes of one scope: worked out anew against whatever is the latest step at each attempt."""
+    """The changes of one scope, computed again at each attempt."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _LineEdit:
         put: list[tuple[bytes, Operation]],
         removed: list[bytes],
     ) -> None:
-        """One key: adds to what is put and what is removed."""
+        """Add the change of one key to what is put and removed."""
         old = await (view.find(each.key) if self._needs_value(each) else view.find_version(each.key))
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
@@ -262,7 +262,7 @@ class _LineEdit:
                 removed.append(names.pack_ttl(each.key))
 
     def _needs_value(self, each: KeyWrite) -> bool:
-        """Whether the old value matters, and not only its version: it may be large."""
+        """Whether the old value is needed, and not only its version: it may be large."""
         if each.compute is not None:
             return True
         if self.hooks is not None and (self.hooks.wants_old or each.action == "patch"):
@@ -270,7 +270,7 @@ class _LineEdit:
         return each.action not in ("delete", "patch") and not each.whole and weigh(each.packed) > _WORTH_COMPARING
 
     def _describe(self) -> None:
-        """Have the step say who made it and why, and which versions its keys had before."""
+        """Set the metadata of the step: who made it and why, and the previous versions of its keys."""
         more: dict[str, object] = {}
         if self._trace.artifacts:
             more["artifacts"] = list(self._trace.artifacts)
@@ -289,7 +289,7 @@ class _LineEdit:
         self.request.kind = actions.pop() if len(actions) == 1 else "batch"
 
     def _with_notes(self, event: Event, hooks: KeyHooks) -> Event:
-        """A change's event, with what hooks noted of it."""
+        """Return the event of a change with the notes of hooks."""
         detail = hooks.packed_notes(event.target)
         return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
 
@@ -303,14 +303,14 @@ class _LineEdit:
 
 @cache
 def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks | None]:
-    """What finds the hooks of changes. Loaded only here, since most stores have none."""
+    """Return the function that finds hooks. It is imported late, since most stores have none."""
     from holdfast.state.key_hooks import key_hooks
 
     return key_hooks
 
 
 def _unchanged(packed: Packed) -> Operation:
-    """The change that leaves a value as it is, and yet is one: the key gets a new version."""
+    """Return the change that keeps a value, but gives the key a new version."""
     if as_map(packed) is not None:
         return EditMap()
     items = as_items(packed)

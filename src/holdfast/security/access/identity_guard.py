@@ -1,4 +1,4 @@
-"""The guard of an identity: it lets pass what is its own, and what it was given; all else it denies, and notes."""
+"""The guard of an identity: it permits access to what the identity owns or was granted, and records what it denies."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")
 
 _MOST_KEYS = 8
-"""Of a try at more keys at once, these are noted one by one."""
+"""An attempt at more keys than this is recorded for the whole scope."""
 
 
 class GuardMode(NamedTuple):
-    """How somebody acts."""
+    """The mode of a guard."""
 
     mode: Mode = "strict"
     policy: Policy | None = None
-    """For the mode custom: what decides."""
+    """The policy of the mode `custom`."""
     role: str = ""
-    """For the mode custom: the role that decides, as the store has it."""
+    """The stored role of the mode `custom`."""
     children: bool = True
-    """Whether use is made of an authorisation to read children."""
+    """Whether an authorisation to read children is used."""
     window: float = WINDOW
     may_block: bool = True
-    """Whether a call may wait where it stands, as that of a sync program may."""
+    """Whether calls may block, as those of sync programs."""
 
 
 class DenialReason(NamedTuple):
-    """Why something is denied."""
+    """The reason of a denial."""
 
     why: str
     hint: str
@@ -48,7 +48,7 @@ class DenialReason(NamedTuple):
 
 
 class IdentityGuard(Guard):
-    """Stands between an identity and the state of scopes."""
+    """Checks every access of an identity to the state of scopes."""
 
     def __init__(self, engine: Engine, tenant: str, identity: Identity, how: GuardMode, notes: AuditRecorder) -> None:
         self.identity = identity
@@ -64,7 +64,7 @@ class IdentityGuard(Guard):
     # Names ----------------------------------------------------------------------------------------------------
 
     def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
-        """The scope that is named. A name that is none is noted."""
+        """Return the scope that is named. An invalid name is recorded."""
         try:
             if isinstance(parts, Scope):
                 return Scope.of(**dict(require_scope(parts).parts))
@@ -76,7 +76,7 @@ class IdentityGuard(Guard):
             raise
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:
-        """The key, or the id, that is named. A name that is none is noted."""
+        """Return the key or the id that is named. An invalid name is recorded."""
         try:
             return check_key(text, what)
         except InvalidError as error:
@@ -88,15 +88,15 @@ class IdentityGuard(Guard):
     # Rights ---------------------------------------------------------------------------------------------------
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a scope is the identity's own."""
+        """Whether the identity owns a scope."""
         parts = require_scope(scope).parts
         if parts == self._own:
             return True
         return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
-        """Whether the identity may do this; `DeniedError`, and noted, if not. What rests on rights that can be taken
-        away is allowed on condition that they were not."""
+        """Permit an action, or record it and raise `DeniedError`. A permit that depends on grants has the condition
+        that they were not revoked."""
         how = self.guard_mode
         refusal: DenialReason | None
         if action == "write" and how.mode == "read-only":
@@ -115,7 +115,7 @@ class IdentityGuard(Guard):
         raise await self.denied_error(action, scope, keys, refusal)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
-        """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
+        """Return the scopes that may be read as a whole. Nothing is recorded."""
         if self.guard_mode.policy is not None:
             return [
                 each for each in scopes if check_policy(self.guard_mode.policy, "read", require_scope(each), ()) is None
@@ -128,7 +128,7 @@ class IdentityGuard(Guard):
         ]
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Note that keys were read. What was read under a right that is gone meanwhile is denied."""
+        """Record that keys were read. Raises `DeniedError` if the right was revoked meanwhile."""
         if self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope)):
             memo = await self._access.tip()
             refusal = self.decide(await self._rights(memo), "read", scope, keys)
@@ -137,7 +137,7 @@ class IdentityGuard(Guard):
         await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
 
     def decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-        """Whether something that is not its own may be done, by what the store says. None if it may."""
+        """Return why stored rights do not allow an action on a scope of somebody else; None if they do."""
         refusal = self._decide(rights, action, scope, keys)
         if refusal is not None and len(keys) > 1:
             # One key may be allowed by one right, and another by another.
@@ -198,7 +198,7 @@ class IdentityGuard(Guard):
         return DenialReason("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
 
     async def denied_error(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
-        """The error for something that is denied. By then it was noted."""
+        """Record a denied action, and return its error."""
         shown = keys if len(keys) <= _MOST_KEYS else ()
         await self._recorder.denied(self.actor, action, str(scope), shown, refusal.why)
         where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
@@ -206,7 +206,7 @@ class IdentityGuard(Guard):
         return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
 
     async def _rights(self, memo: LineTip | None) -> IdentityRights:
-        """What the store says as of then. Remembered, until it says something else."""
+        """Return the rights as of a tip of the line; cached until it changes."""
         if memo is None or memo.point is None:
             return IdentityRights()
         known, rights = self._cached_rights
@@ -221,7 +221,7 @@ class IdentityGuard(Guard):
         return _PermitConditions(self, action, scope, keys, memo)
 
     async def recheck(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
-        """Whether it is still allowed, by what the store says now, and the conditions that it stays so."""
+        """Check an action again by the current rights, and return the conditions that they stay so."""
         memo = await self._access.tip()
         refusal = self.decide(await self._rights(memo), action, scope, keys)
         if refusal is not None:
@@ -229,12 +229,12 @@ class IdentityGuard(Guard):
         return self._access.tip_unchanged(memo)
 
     def unchanged(self, memo: LineTip | None) -> list[Change]:
-        """The conditions that the rights are as they were."""
+        """Return the conditions that the rights are unchanged."""
         return self._access.tip_unchanged(memo)
 
 
 class _PermitConditions:
-    """The conditions of a permit: at the first attempt what it was given on, later what the store says by then."""
+    """The conditions of a permit: those it was given on at the first attempt, a new check at later ones."""
 
     def __init__(
         self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
@@ -248,7 +248,7 @@ class _PermitConditions:
 
 
 def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-    """Whether a policy allows something. None if it does."""
+    """Return why a policy does not allow an action; None if it does."""
     verdict = policy.verdict(action, scope, keys)
     if verdict:
         return None
@@ -259,7 +259,7 @@ def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[st
 
 
 def _describe_scope(parts: object) -> str:
-    """What somebody gave for a scope, as it is noted."""
+    """Return what a caller gave for a scope, for the record."""
     if isinstance(parts, Mapping):
         return escape("/".join(f"{kind}:{escape(name)}" for kind, name in parts.items()))
     return escape(parts)

@@ -1,7 +1,7 @@
-"""Who may do what, as the store keeps it: grants, groups, roles, and who may read its children.
+"""The stored rights: grants, groups, roles, and who may read its children.
 
-All of it lies in one line of ours. A check through it looks whether anything has come since; a write that rests on it
-is made on condition that nothing has. So what is taken away is gone at once, for everybody.
+They are in one system line. Each check looks whether the line has changed since; a write that depends on rights has the
+condition that it has not. So a revocation takes effect at once, for everybody.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from holdfast.security.access.policy import Policy, Right, load_policy
 from holdfast.security.handle import ACCESS
 
 RETENTION = 30 * 86400 * 10**9
-"""How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""
+"""How long a grant that was revoked or has expired is retained, in nanoseconds."""
 
 # Names of entries. What a name is made of is quoted: no slash is left in it.
 _GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
 
 
 class IdentityRights(NamedTuple):
-    """What the store says that an identity may do besides what its own scopes let it."""
+    """The rights that an identity has besides those of an owner."""
 
     grants: Mapping[str, Sequence[GrantRecord]] = {}
-    """By the text of their scope. Dead ones too, to tell why something is denied."""
+    """By the text of their scope. Ended ones too, to explain denials."""
     policies: tuple[Policy, ...] = ()
-    """Those of its roles."""
+    """The policies of its roles."""
     reads_children: bool = False
     role: Policy | None = None
-    """The policy of the role that was asked for by name."""
+    """The policy of the role that was requested by name."""
 
     def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
-        """The grants that have to do with a scope and what is to be done there, dead or alive."""
+        """Return the grants that concern a scope and an action, also those that have ended."""
         found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
         for length in range(len(scope.parts)):
             above = Scope(scope.parts[:length])
@@ -52,7 +52,7 @@ class IdentityRights(NamedTuple):
 
 
 class GrantRequest(NamedTuple):
-    """A grant to be given."""
+    """A grant to add."""
 
     to: str
     right: Right
@@ -63,7 +63,7 @@ class GrantRequest(NamedTuple):
 
 
 class AccessRegistry:
-    """The rights that a store keeps, read and changed. `actor` is who changes them; empty for the store's owner."""
+    """Reads and changes the stored rights. `actor` is who changes them; empty for the store's owner."""
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._line = SystemLine(engine, Line(tenant, ACCESS), actor)
@@ -74,15 +74,15 @@ class AccessRegistry:
     # Looking --------------------------------------------------------------------------------------------------
 
     async def tip(self) -> LineTip | None:
-        """How the line ends now."""
+        """Return the current tip of the line."""
         return await self._line.tip()
 
     def tip_unchanged(self, memo: LineTip | None) -> list[Change]:
-        """The conditions that it still ends so."""
+        """Return the conditions that the line still has this tip."""
         return self._line.tip_unchanged(memo)
 
     async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
-        """What an identity may do, as of then."""
+        """Return the rights of an identity as of a tip."""
 
         async def look(entries: SystemLineEntries) -> IdentityRights:
             me = str(identity)
@@ -109,8 +109,8 @@ class AccessRegistry:
         return await self._line.read_at(None if memo is None else memo.point, look)
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
-        """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
-        expired not long ago, too."""
+        """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
+        or have expired recently."""
         prefix = _BY_HOLDER + (quoted(to) + "/" if to else "")
         found = await self._line.read(lambda entries: entries.with_prefix(prefix))
         grants = sorted((GrantRecord.load(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
@@ -118,7 +118,7 @@ class AccessRegistry:
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
 
     async def groups(self) -> dict[str, list[str]]:
-        """Groups, and the identities in them."""
+        """Return the groups and their members."""
         found: dict[str, list[str]] = {}
         for member in await self._line.read(lambda entries: entries.with_prefix(_MEMBER)):
             identity, group = map(unquoted, member.split("/"))
@@ -126,12 +126,12 @@ class AccessRegistry:
         return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
-        """Roles, and what they allow."""
+        """Return the roles and their policies."""
         found = await self._line.read(lambda entries: entries.with_prefix(_ROLE))
         return {unquoted(name): load_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
-        """Who has which roles: identities, and `group:` and groups."""
+        """Return the roles of identities and groups."""
         found: dict[str, list[str]] = {}
         for each in await self._line.read(lambda entries: entries.with_prefix(_ASSIGNED)):
             to, role = map(unquoted, each.split("/"))
@@ -139,13 +139,13 @@ class AccessRegistry:
         return found
 
     async def parents(self) -> list[str]:
-        """The identities that may read their children's scopes."""
+        """List the identities that may read their children's scopes."""
         return [unquoted(name) for name in await self._line.read(lambda entries: entries.with_prefix(_PARENT))]
 
     # Changing -------------------------------------------------------------------------------------------------
 
     async def grant(self, wanted: GrantRequest) -> GrantRecord:
-        """Give a right."""
+        """Add a grant."""
         now = self._clock()
         if wanted.until and wanted.until <= now:
             raise InvalidError(
@@ -175,7 +175,7 @@ class AccessRegistry:
         return grant
 
     async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
-        """Take a grant back. `NotFoundError` if there is none; `check` may raise what there is to say against it."""
+        """Revoke a grant. `NotFoundError` if there is none; `check` may raise an objection."""
         done: list[GrantRecord] = []
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
@@ -191,9 +191,9 @@ class AccessRegistry:
         return done[-1]
 
     async def cut_off(self, to: str) -> int:
-        """Take everything from an identity or a group at once: grants, roles, groups, the sight of its children.
+        """Remove all rights of an identity or a group at once: grants, roles, groups, access to its children.
 
-        Its own scopes stay its own. Returns how many rights that were.
+        It still owns its own scopes. Returns the number of rights removed.
         """
         taken: list[int] = []
 
@@ -227,27 +227,27 @@ class AccessRegistry:
         return LineChange(self._line.pack(put), (), events)
 
     async def join(self, group: str, identities: Sequence[str]) -> None:
-        """Take identities into a group."""
+        """Add identities to a group."""
         if group == EVERYONE:
             raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
         await self._put("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
 
     async def leave(self, group: str, identities: Sequence[str]) -> None:
-        """Take identities out of a group. `NotFoundError` if one is not in it."""
+        """Remove identities from a group. `NotFoundError` if one is not in it."""
         await self._remove("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
 
     async def define(self, role: str, policy: Policy) -> None:
-        """Keep a policy under the name of a role, in place of what was there."""
+        """Store or replace the policy of a role."""
         name = check_key(role, "name of a role")
         await self._put("define", {_ROLE + quoted(name): policy.to_list()}, f"role:{name}", policy.to_list())
 
     async def undefine(self, role: str) -> None:
-        """Forget a role; who has it has nothing by it any more. `NotFoundError` if there is none."""
+        """Delete a role; it gives its holders nothing any more. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
         await self._remove("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
 
     async def assign(self, role: str, to: str) -> None:
-        """Give somebody a role. `NotFoundError` if there is none."""
+        """Assign a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
@@ -260,16 +260,16 @@ class AccessRegistry:
         await self._line.change("assign", work_out)
 
     async def unassign(self, role: str, to: str) -> None:
-        """Take a role from somebody. `NotFoundError` if they do not have it."""
+        """Remove the assignment of a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
         await self._remove("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
 
     async def authorize(self, identity: Identity) -> None:
-        """Let an identity read the scopes of its children."""
+        """Allow an identity to read the scopes of its children."""
         await self._put("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
 
     async def unauthorize(self, identity: Identity) -> None:
-        """Let it do so no longer. `NotFoundError` if it could not."""
+        """Revoke that. `NotFoundError` if it was not allowed."""
         await self._remove("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
     async def _put(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:

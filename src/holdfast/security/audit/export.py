@@ -1,8 +1,8 @@
-"""The audit as a file that a third party can check, without the store.
+"""Exports of the audit, which a third party can check without the store.
 
-One JSON document to a line: first what it is; then each step with its rows and all that its hash is made of; last where
-each line ends. Who has the file recomputes every hash, sees that the rows are those that the steps were written with,
-and compares the ends with heads that were exported at another time (`Store.heads`).
+A file has one JSON document a line: first a header; then each step with its rows and everything that its hash covers;
+last the head of each line. A checker recomputes every hash, compares the rows with the digests of the steps, and
+compares the heads with heads that were exported at another time (`Store.heads`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _COLUMNS = tuple(EVENTS.columns)
 
 @dataclass(frozen=True, slots=True)
 class AuditExport:
-    """What was written to a file, and where each line ended: how many steps it had, and the hash of the last."""
+    """The result of an export: the counts, and the head of each line (the number of its steps, and the hash of the
+    last)."""
 
     path: str
     lines: int
@@ -52,7 +53,7 @@ class AuditExport:
 
 
 async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
-    """Write the audit to a file. At the path there is the whole file in the end, or what was there before."""
+    """Write the audit to a file, atomically."""
     temporary = Path(f"{path}.new")
     heads: dict[str, tuple[int, str]] = {}
     steps = rows = 0
@@ -110,28 +111,28 @@ def _base64(data: bytes) -> str:
 
 @dataclass(slots=True)
 class AuditCheck:
-    """What a check of an exported audit found."""
+    """The result of a check of an exported audit."""
 
     steps: int = 0
     rows: int = 0
     pruned: int = 0
     findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Where each line ends in the file: how many steps it has, and the last one's hash."""
+    """The head of each line in the file: the number of its steps, and the hash of the last."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Lines that were removed, as the audit says, and how many steps they had."""
+    """The lines that were removed according to the audit, and how many steps they had."""
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it was written."""
+        """Whether there are no findings."""
         return not self.findings
 
 
 def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditCheck:
-    """See whether an exported audit is what a store wrote: needs the file only.
+    """Check an exported audit, with the file only.
 
-    `heads` says how many steps each line had at an earlier time, and the hash of the last of them: the file must go on
-    from there, or say that the line was removed since.
+    `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
+    must continue from there, or say that the line was removed since.
     """
     checked = AuditCheck()
     documents = _documents(Path(path))
@@ -162,7 +163,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
 
 
 def _documents(path: Path) -> Iterator[dict[str, Any]]:
-    """The documents of a file, but for the last, the digest, which must be right."""
+    """Return the documents of a file without the last one, the digest, which is checked."""
     whole = hashlib.sha256()
     with path.open("rb") as file:
         for line in file:
@@ -233,7 +234,7 @@ def _belongs_to(chained: str, commit: str | None, hashes: Mapping[str, Mapping[i
 
 
 def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
-    """The lines that went with a step, and how many steps they had."""
+    """Return the lines that a step removed, and how many steps they had."""
     found = {}
     for _, _, kind, _, action, target, *_, detail in document["rows"]:
         about = codec.unpack(b64decode(detail, validate=True)) if detail else {}

@@ -1,4 +1,4 @@
-"""Looking at the audit: what was done and tried, by whom, the newest first."""
+"""Queries of the audit, the newest records first."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ T = TypeVar("T")
 
 _PAGE = 256
 _FEW = 4
-"""How many rows of each line are read at first, where there are many lines."""
+"""How many rows of each line are read at first, if there are many lines."""
 
 _AT_ONCE = 200
-"""How many lines are asked at a time."""
+"""How many lines are read at a time."""
 
 _MAX_DELAY = 2 * 3600 * 10**9
-"""How much earlier than the step that it is written with, at most, a read or a try was; in nanoseconds."""
+"""How much earlier than its step a read or an attempt was at most, in nanoseconds."""
 
 
 class AuditRecord(NamedTuple):
-    """Something that was done or tried.
+    """An action or an attempt.
 
-    `kind` is `change`, `hook`, `access` (rights that were given or taken), `read` or `denied`; `action` what was done,
-    `outcome` how it ended. `actor` is who; empty for the store's owner. `scope` is where: a scope, or what else the
-    store keeps, such as `sessions`, or `agent:writer/topic:news`. `id` is the step that it was written with; `cursor`
-    is where a later look goes on.
+    `kind` is `change`, `hook`, `access` (of rights), `read` or `denied`; `action` what was done, `outcome` how it
+    ended. `actor` is empty for the store's owner. `scope` is a scope, or another place in the store, such as `sessions`
+    or `agent:writer/topic:news`. `id` is that of the step that has the row; `cursor` is the position for the next page.
     """
 
     time: datetime
@@ -58,7 +57,7 @@ class AuditRecord(NamedTuple):
 
 
 class AuditQuery(NamedTuple):
-    """What somebody wants to know. None, or an empty text, for everything."""
+    """The filter of a query. None and empty texts match everything."""
 
     actor: str | None = None
     scope: str = ""
@@ -71,7 +70,7 @@ class AuditQuery(NamedTuple):
     until: int = 0
 
     def matches(self, row: _EventRow) -> bool:
-        """Whether something is what is asked for."""
+        """Whether a row matches."""
         return (
             (self.actor is None or self.actor == row.actor)
             and self.scope in ("", row.scope)
@@ -86,7 +85,7 @@ class AuditQuery(NamedTuple):
 
 
 class _EventRow(NamedTuple):
-    """What a row says, but for its details."""
+    """The columns of a row."""
 
     time: int
     kind: str
@@ -120,7 +119,7 @@ class _EventRow(NamedTuple):
 
 
 class _RowPosition(NamedTuple):
-    """Where a row is, in the order of the whole audit."""
+    """The position of a row in the order of the whole audit."""
 
     id: str
     line: str
@@ -140,13 +139,13 @@ class _RowPosition(NamedTuple):
 
 
 class _Stream:
-    """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
+    """The rows of a line, the newest first. Streams sort by their next row, the newest first."""
 
     def __init__(self, handle: StoreHandle, line: Line, after: _RowPosition | None, size: int) -> None:
         self._backend = handle.engine.context.backend
         self.line = line
         self.position = _RowPosition("", line.name, 0)
-        """Where the next row is."""
+        """The position of the next row."""
         self._rows: list[Row] = []
         self._size = size
         self._has_more = True
@@ -160,32 +159,32 @@ class _Stream:
         return self.position > other.position
 
     def first_query(self) -> Scan:
-        """Asks where the first row is."""
+        """Return the query for the position of the first row."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=1, bodies=False)
 
     def start_at(self, row: Row) -> None:
-        """The first row is there. What is written from now on is not looked at."""
+        """Start at a row. Rows that are written later are ignored."""
         self.position = self._position(row)
         self._stop = (self.position.id, self.position.number + 1)
 
     def query(self) -> Scan:
-        """Asks for the next rows."""
+        """Return the query for the next rows."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=self._size)
 
     def feed(self, rows: list[Row]) -> None:
-        """The next rows are these."""
+        """Take the result of a query."""
         self._rows, self._has_more = rows[::-1], len(rows) == self._size
         if rows:
             self._stop = rows[-1].key[2:]
         self._size = min(self._size * _FEW, _PAGE)
 
     async def next(self) -> Row | None:
-        """The next row; None if there are no more."""
+        """Return the next row; None if there are no more."""
         await self._fill()
         return self._rows.pop() if self._rows else None
 
     async def advance(self) -> bool:
-        """Whether there is another row; its place is then that of the stream."""
+        """Move to the next row. Returns whether there is one."""
         await self._fill()
         if self._rows:
             self.position = self._position(self._rows[-1])
@@ -201,7 +200,7 @@ class _Stream:
 
 
 async def query_audit(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
-    """A page of the audit, the newest first, by when it was written."""
+    """Return a page of the audit, the newest first, by the time of writing."""
     heap = await _streams(handle, question, limit, None if after is None else _RowPosition.parse(after))
     page: list[AuditRecord] = []
     while heap and len(page) < limit:
@@ -221,7 +220,7 @@ async def query_audit(handle: StoreHandle, question: AuditQuery, limit: int, aft
 
 
 async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _RowPosition | None) -> list[_Stream]:
-    """The lines in which there may be something that is asked for, as a heap."""
+    """Return the lines that may have matching rows, as a heap."""
     backend, tenant = handle.engine.context.backend, handle.tenant
     if question.scope:
         names: Iterable[str] = sorted({*lines_of(question.scope), ACCESS, AUDIT})
@@ -247,7 +246,7 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
 
 
 def _batches(items: list[T]) -> Iterator[list[T]]:
-    """As many as are asked at a time."""
+    """Split a list into parts that are read at a time."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 

@@ -1,8 +1,8 @@
-"""Notes of what identities tried and read, as rows of a line of ours.
+"""The recorder of the audit: denied attempts and reads of identities, as rows of a system line.
 
-A try that is denied is noted before its caller hears of it. Reads are collected, and written together: when there are
-many, some seconds after the first, when the store is closed and when the program ends. A program that is killed loses
-the reads of those last seconds; nothing else is ever lost.
+A denied attempt is recorded before its caller gets the error. Reads are collected and written together: when there are
+many, some seconds after the first, and when the store is closed or the program ends. A program that is killed loses the
+reads of those last seconds, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from holdfast.errors import HoldfastError
 from holdfast.security.handle import AUDIT
 
 WINDOW = 5.0
-"""After how many seconds, at the latest, reads are written, unless told otherwise."""
+"""After how many seconds reads are written at the latest, by default."""
 
 MAX_READS = 1000
-"""So many reads are written at once, whenever it is."""
+"""So many reads are written at once."""
 
 _MAX_NAME = 200
-"""How many characters of a name are noted that is none."""
+"""How many characters of an invalid name are recorded."""
 
 
 class _ReadKey(NamedTuple):
@@ -55,7 +55,7 @@ class _ReadCount:
 
 
 class AuditRecorder:
-    """The notes that are made in one open store."""
+    """The recorder of one open store."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._line = SystemLine(engine, Line(tenant, AUDIT))
@@ -63,18 +63,18 @@ class AuditRecorder:
         self._clock = engine.context.clock
         self._reads: dict[_ReadKey, _ReadCount] = {}
         self._denials: list[Event] = []
-        """Tries that could not be written where they were made."""
+        """Attempts that could not be written where they were made."""
         self._due = 0
         self._timer: threading.Timer | None = None
         self._writers: set[threading.Thread] = set()
-        """Threads that write what was collected, right now."""
+        """Threads that are writing what was collected."""
         self._process = os.getpid()
         self.renew_locks()
         renew_after_fork(self)
         _recorders.add(self)
 
     def renew_locks(self) -> None:
-        """For a forked child: what the parent collected is the parent's to write."""
+        """Reinitialize in a forked child. What the parent collected is the parent's to write."""
         self._lock = threading.Lock()
         if os.getpid() != self._process:
             self._process, self._reads, self._denials, self._timer, self._writers = os.getpid(), {}, [], None, set()
@@ -82,7 +82,7 @@ class AuditRecorder:
     # Reads ----------------------------------------------------------------------------------------------------
 
     async def read(self, actor: str, scope: Scope, keys: Sequence[str], window: float) -> None:
-        """Note that keys were read, or, if there are several or none, the scope as a whole."""
+        """Record that a key was read; the whole scope, if there are several keys or none."""
         now = self._clock()
         name = _ReadKey(actor, scope, keys[0] if len(keys) == 1 else "", trace_context.current())
         with self._lock:
@@ -130,7 +130,7 @@ class AuditRecorder:
                 self._writers.discard(me)
 
     async def flush(self) -> None:
-        """Write what was collected. What others are about to write is written, too, when this returns."""
+        """Write what was collected. What other threads are about to write is written, too, when this returns."""
         await self._flush()
         while others := self._other_writers():
             for each in others:
@@ -172,12 +172,11 @@ class AuditRecorder:
     # Tries ----------------------------------------------------------------------------------------------------
 
     async def denied(self, actor: str, action: str, scope: str, keys: Sequence[str], why: str) -> None:
-        """Note a try that is denied; durably, when this returns."""
+        """Record a denied attempt; it is durable when this returns."""
         await self._write([self._denial(actor, action, scope, key, why) for key in keys or ("",)])
 
     def invalid_name(self, actor: str, scope: str, name: object, why: str, *, wait: bool) -> None:
-        """Note a name that is none: cut, and without any character that is not plain text. Whoever cannot wait for that
-        has it done elsewhere."""
+        """Record an invalid name: truncated and escaped. If the caller must not block, another thread writes it."""
         event = self._denial(actor, "name", scope, escape(name), why)._replace(outcome="invalid")
         if wait:
             run(self._write([event]))
@@ -197,7 +196,7 @@ class AuditRecorder:
 
 
 async def add_events(line: SystemLine, entries: SystemLineEntries, events: Sequence[Event]) -> LineChange:
-    """Return the change that adds events to the line of the audit, which has the number of its rows."""
+    """Return the change that adds events to the line of the audit, which counts its rows."""
     count = await entries.find("rows") or 0
     return LineChange(line.pack({"rows": count + len(events)}), events=events)
 
@@ -212,7 +211,7 @@ def _flush_all() -> None:
 
 
 def escape(name: object) -> str:
-    """A name that is none, as it is noted."""
+    """Return an invalid name as it is recorded."""
     if not isinstance(name, str):
         return f"<{ascii(type(name).__name__)[1:-1]}>"[:_MAX_NAME]
     return ascii(str.__getitem__(name, slice(_MAX_NAME)))[1:-1][:_MAX_NAME]
