@@ -1,7 +1,6 @@
 """Stored keys: each is a channel of its scope's state, and one that expires has a second channel.
 
-Keys have no control characters: names that start with one are internal, as `\\0ttl/plan`, the expiry of `plan`
-expires.
+Keys have no control characters: names that start with one are internal, as `\\0ttl/plan`, the expiry of `plan`.
 """
 
 from __future__ import annotations

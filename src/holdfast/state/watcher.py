@@ -1,8 +1,8 @@
-"""Watching a scope: its changes as they are made, by whichever process, each once and in order.
+"""Watching a scope: its changes as any process makes them, each once and in order.
 
-The steps of a scope are numbered without gaps, and each has a hash that no other line's steps have. So a place in them
-is a number and the hash of the step before it; a cursor is such a place for each scope that is watched, as text. What
-was read last being there no more means that the scope was deleted meanwhile.
+The steps of a scope are numbered without gaps, and each has a unique hash. So a position is a number and the hash of
+the step before; a cursor is such a position for each scope that is watched, as text. If the last step that was read
+does not exist any more, the scope was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from holdfast.state import keys as names
 from holdfast.state.reader import read_line_at
 
 DELETED = "deleted"
-"""The action of a change that tells that a whole scope was deleted."""
+"""The action of a change that reports that a whole scope was deleted."""
 
 _PAGE = 64
 """How many steps of a scope are read at a time."""
 
 _SHORTEST, _LONGEST = 0.01, 0.5
-"""How many seconds there are between two looks into the store: fewer while there is something to see."""
+"""The shortest and the longest pause between two reads of the store, in seconds."""
 
 _MANY = 64
-"""Of more scopes than this, only the first are asked between times whether this process changed them."""
+"""Only so many scopes are checked for changes of this process between two reads."""
 
 
 class _WatchPosition(NamedTuple):
-    """How far one has got in a scope: before which step, how much of it was told already, and after which."""
+    """The position in a scope: the number of the next step, how many of its changes were delivered, and the hash of
+    the step before."""
 
     number: int = 0
     delivered: int = 0
@@ -65,11 +66,11 @@ _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class WatchedChange:
-    """A change, as a watch tells of it.
+    """A change that a watch reports.
 
-    `before` and `version` are the key's versions; `value` is what it held at that version, and `MISSING` where it was
-    deleted. Two actions tell of the scope and not of a key, which is empty then: `deleted`, and `pruned`, where the
-    versions are the first and the last one whose changes were pruned before they could be told.
+    `before` and `version` are the key's versions; `value` is its value at that version, `MISSING` if it was deleted.
+    Two actions are about the scope, with an empty key: `deleted`, and `pruned`, whose versions are the first and the
+    last whose changes were pruned before they could be reported.
     """
 
     scope: Scope
@@ -87,16 +88,16 @@ class WatchedChange:
 
     @property
     def cursor(self) -> str:
-        """Where to go on after this change: `watch(cursor=…)`."""
+        """The position after this change: `watch(cursor=…)`."""
         return self._cursor()
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this one as their cause, and its correlation id."""
+        """Give all changes in this block this one as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation or None, cause=self.id or None)
 
 
 class WatchOperations:
-    """What can be done with a watch. `Watch` and `AsyncWatch` have these as methods."""
+    """Operations on a watch. `Watch` and `AsyncWatch` have these as methods."""
 
     def __init__(self, handle: StoreHandle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
         pattern = normal(pattern, "pattern")
@@ -121,21 +122,22 @@ class WatchOperations:
 
     @property
     def cursor(self) -> str:
-        """Where to go on after what was told so far. Empty, which is the start of all, before the watch has begun."""
+        """The position after what was reported so far; empty, which is the start of the history, before the watch
+        has begun."""
         if self._last_cursor is not None:
             return self._last_cursor()
         return "" if self._positions is None else self._encode(self._positions)
 
     @sync_and_async
     async def start(self) -> None:
-        """Have the watch begin here, unless it has begun: what is changed from now on is told."""
+        """Begin here, unless the watch has begun: changes from now on are reported."""
         await self._start()
 
     @sync_and_async
     async def poll(self, timeout: float = 0) -> list[WatchedChange]:
-        """What was changed since, in order; waits for the first change for so many seconds at most. Perhaps nothing.
+        """Return the changes since the last call, in order; waits for the first one, at most until the timeout.
 
-        `DeniedError` once the right to read the scope is gone.
+        Raises `DeniedError` once the right to read the scope is gone.
         """
         if type(timeout) not in (int, float) or not timeout >= 0:
             raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
@@ -146,7 +148,7 @@ class WatchOperations:
 
     @sync_and_async
     async def close(self) -> None:
-        """End the watch: whoever iterates over it, in any thread, comes to the end."""
+        """End the watch, and all iterations over it, in any thread."""
         self._closed.set()
 
     # Inside -----------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class WatchOperations:
         return found
 
     async def _wait(self, timeout: float | None) -> list[WatchedChange]:
-        """The next changes. Looks into the store ever less often; and between times, whether this process made one."""
+        """Return the next changes. Reads the store ever less often; in between, checks for changes of this process."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = _SHORTEST
         await self._start()
@@ -181,7 +183,7 @@ class WatchOperations:
         return []
 
     def _tip_changed(self) -> bool:
-        """Whether this process has changed something, or seen a change, since the store was looked into last."""
+        """Whether this process has made or seen a change since the last read of the store."""
         return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._tips.items())
 
     async def _start(self) -> None:
@@ -196,7 +198,7 @@ class WatchOperations:
         }
 
     async def _read_changes(self) -> list[WatchedChange]:
-        """What there is to be told now. Nothing is held to be told if this is cancelled."""
+        """Read the changes there are now. If this is cancelled, none counts as reported."""
         places = self._positions or {}
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes(places)
@@ -215,7 +217,7 @@ class WatchOperations:
         return telling.changes
 
     async def _scopes(self, places: _Positions) -> list[Scope]:
-        """The scopes to be looked at: those that are known, and those that are new."""
+        """Return the scopes to read: those of the positions, and new ones."""
         if not self._nested:
             return [self._scope]
         handle = self._handle
@@ -235,7 +237,7 @@ class WatchOperations:
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode()
 
     def _decode(self, cursor: str) -> dict[Scope, _WatchPosition]:
-        """The places that a cursor names. An empty one is before everything."""
+        """Return the positions of a cursor. An empty one is the start of the history."""
         if cursor == "":
             return {}
         try:
@@ -255,19 +257,19 @@ class WatchOperations:
 
 
 class _PositionLog:
-    """The places that one look passed, in order: None for a scope that was gone."""
+    """The positions that one read passed, in order: None for a scope that was deleted."""
 
     def __init__(self, before: _Positions) -> None:
         self._before = before
         self._log: list[tuple[Scope, _WatchPosition | None]] = []
 
     def add(self, scope: Scope, place: _WatchPosition | None) -> int:
-        """One got so far. Returns how many places that makes."""
+        """Add a position. Returns the number of positions."""
         self._log.append((scope, place))
         return len(self._log)
 
     def positions(self, count: int | None = None) -> dict[Scope, _WatchPosition]:
-        """How far one had got in each scope, after so many places, or after all."""
+        """Return the position in each scope, after so many entries, or after all."""
         found = dict(self._before)
         for scope, place in self._log[:count]:
             if place is None:
@@ -278,7 +280,7 @@ class _PositionLog:
 
 
 class _ChangeCollector:
-    """The changes of one look, with the place after each."""
+    """The changes of one read, with the position after each."""
 
     def __init__(
         self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Positions], str]
@@ -291,7 +293,7 @@ class _ChangeCollector:
     async def add(
         self, trail: _PositionLog, scope: Scope, place: _WatchPosition, last: Sequence[Row], rows: Sequence[Row]
     ) -> None:
-        """What happened in a scope: given the step before one's place, and those from there on."""
+        """Collect the changes of a scope, given the step before its position and those after."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
             self._add_scope_change(trail, scope, None, DELETED)
@@ -328,7 +330,7 @@ class _ChangeCollector:
         before: int = 0,
         version: int = 0,
     ) -> None:
-        """Something that befell the whole scope."""
+        """Add a change of the whole scope."""
         past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
         self._add_change(trail, scope, place, past, MISSING)
 
@@ -357,7 +359,7 @@ class _ChangeCollector:
             await self._handle.guard.saw(scope, shown)
 
     async def _value(self, line: Line, point: StepRef, key: str, made: Operation | None) -> Any:
-        """What a key held after a step: what the step says, or what it made of what was there."""
+        """Return the value of a key after a step."""
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
             return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
@@ -414,8 +416,8 @@ class Watch(SyncApi, WatchOperations):
 
 
 class AsyncWatch(AsyncApi, WatchOperations):
-    """The same, for asyncio: `async for change in state.watch()`. It begins when it is entered (`async with`), started,
-    or first asked."""
+    """The changes of a scope, for asyncio: `async for change in state.watch()`. It begins when it is entered (`async
+    with`), started, or first polled."""
 
     def __aiter__(self) -> Self:
         return self

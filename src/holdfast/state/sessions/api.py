@@ -1,8 +1,8 @@
-"""Sessions: state that lives as long as one conversation, one visit, one run, and then goes, or is put away.
+"""Sessions: state that lasts as long as a conversation, a visit or a run, and is then deleted or archived.
 
-A session has an id and a scope of its own, `session:…`, inside that of its user if it has one. All that is kept in that
-scope, and in those inside it, ends with the session. Its time is up when it has lasted for `ttl`, or when nothing was
-written in it and nobody touched it for `idle`; it ends when it is told to, or when `collect` finds that its time is up.
+A session has an id and a scope of its own, `session:…`, inside that of its user if it has one. All state in that scope,
+and in those inside it, ends with the session. A session expires after `ttl`, or when nothing was written and nobody
+touched it for `idle`; it ends by `end`, or when `collect` finds that it has expired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.state.sessions.records import OnEnd, SessionRecord, SessionRecords
 S = TypeVar("S", bound="SessionOperations")
 
 RETENTION = timedelta(days=30)
-"""How long the record of a session that ended is kept, and its archive."""
+"""How long the record of a session that has ended is retained, and its archive."""
 
 _PAGE = 256
 _POLICIES = ("delete", "archive", "keep")
@@ -38,31 +38,31 @@ _STATUSES = ("active", "expired", "ended", "archived")
 
 
 class SessionOperations:
-    """A session as it was when it was asked for. `Session` and `AsyncSession` have these as methods."""
+    """A session as of when it was read. `Session` and `AsyncSession` have these as methods."""
 
     def __init__(self, handle: StoreHandle, id: str, record: SessionRecord, status: Status) -> None:
         self._handle = handle
         self._record = record
         self.id = id
         self.status = status
-        """`active`; `expired`, if its time is up and it is yet to be collected; `archived`; or `ended`."""
+        """`active`; `expired`, if it is to be collected; `archived`; or `ended`."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} {self.status}>"
 
     @property
     def scope(self) -> Scope:
-        """The scope whose state the session works with."""
+        """The scope whose state the session uses."""
         return Scope.parse(self._record.state)
 
     @property
     def user(self) -> str | None:
-        """Whose it is."""
+        """The user, if there is one."""
         return self._record.user or None
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was said about it."""
+        """The metadata."""
         return dict(self._record.metadata)
 
     @property
@@ -77,12 +77,12 @@ class SessionOperations:
 
     @property
     def reason(self) -> str:
-        """Why it ended: `expired`, or what was said."""
+        """Why it ended: `expired`, or the reason that was given."""
         return self._record.reason
 
     @property
     def on_end(self) -> OnEnd:
-        """What becomes of its state at the end."""
+        """What happens to its state at the end."""
         return self._record.on_end
 
     @property
@@ -92,13 +92,13 @@ class SessionOperations:
 
     @sync_and_async
     async def touch(self) -> None:
-        """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
+        """Mark the session as active, so that it does not become idle. Raises `DeniedError` if it has ended."""
         managing = _SessionManager(self._handle)
         await managing.lifecycle.touch(self.id, await managing.get(self.id, "write", inside=True))
 
     @sync_and_async
     async def end(self, reason: str = "") -> None:
-        """End it, and have its state deleted, archived or kept as was agreed. Again is no failure."""
+        """End the session; its `on_end` says what happens to its state. Ending it again is no error."""
         await self._end(reason)
 
     async def _end(self, reason: str = "") -> None:
@@ -111,7 +111,7 @@ class Session(SyncApi, SessionOperations):
 
     @property
     def state(self) -> State:
-        """The state of its scope. Once it has ended, that takes no more writes."""
+        """The state of its scope. It is read-only once the session has ended."""
         return State(self._handle, self.scope)
 
     def __enter__(self) -> Self:
@@ -122,11 +122,11 @@ class Session(SyncApi, SessionOperations):
 
 
 class AsyncSession(AsyncApi, SessionOperations):
-    """The same, for asyncio: `async with await store.sessions.start() as session: …`."""
+    """A session for asyncio: `async with await store.sessions.start() as session: …`."""
 
     @property
     def state(self) -> AsyncState:
-        """The state of its scope. Once it has ended, that takes no more writes."""
+        """The state of its scope. It is read-only once the session has ended."""
         return AsyncState(self._handle, self.scope)
 
     async def __aenter__(self) -> Self:
@@ -137,11 +137,11 @@ class AsyncSession(AsyncApi, SessionOperations):
 
 
 class _SessionManager:
-    """Sessions in the name of somebody, who may or may not.
+    """Sessions on behalf of an identity.
 
-    An identity manages the sessions below its own path: `user:alice` those of Alice. One that lives in a session, as
-    `user:alice/session:s1/agent:writer` does, sees and touches that session. All else takes a grant of the session's
-    scope as a whole.
+    An identity manages the sessions below its own path: `user:alice` those of Alice. One inside a session, as
+    `user:alice/session:s1/agent:writer`, reads and touches that session. Everything else needs a grant of the session's
+    whole scope.
     """
 
     def __init__(self, handle: StoreHandle) -> None:
@@ -151,12 +151,12 @@ class _SessionManager:
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
     def knows(self, root: Scope) -> bool:
-        """Whether a session is below its own path, or it lives in that session."""
+        """Whether a session is below the identity's path, or the identity is inside the session."""
         return self.own.contains(root) or root.contains(self.own)
 
     async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
-        """`DeniedError` if it may not do this with a session; `inside`, if those who live in one may. What is then done
-        is done on condition that it still may."""
+        """Raise `DeniedError` unless this is allowed with a session; `inside` allows it to identities inside.
+        Changes that follow have the condition that it still is."""
         guard = self.handle.guard
         if guard.actor:
             mine = self.own.contains(root) or (inside and root.contains(self.own))
@@ -167,18 +167,18 @@ class _SessionManager:
                 await guard.saw(at, ())
 
     async def allow_all(self) -> None:
-        """`DeniedError` if it may not do something with all sessions: who may write the global scope may."""
+        """Raise `DeniedError` unless this is allowed with all sessions: to whoever may write the global scope."""
         await self.handle.guard.allow("write", Scope(), ())
 
     async def get(self, id: str, action: Action, *, inside: bool = False) -> SessionRecord:
-        """A session that it may do this with. One that is not there and one that it may not know of look the same."""
+        """Return a session that this is allowed with. One that does not exist and one that is hidden look the same."""
         id = self.handle.guard.key("sessions", id, "id of a session")
         found = (await self.records.get_many([id])).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
         return await self.records.get(id) if found is None else found
 
     async def end(self, id: str, reason: str) -> SessionRecord:
-        """End one."""
+        """End a session."""
         await self.get(id, "write")
         if reason == EXPIRED:
             raise InvalidError("whether a session has expired is not for its user to say", hint="Give another reason")
@@ -186,7 +186,7 @@ class _SessionManager:
 
 
 class SessionsOperations(Generic[S]):
-    """What can be done with sessions. `Sessions` and `AsyncSessions` have these as methods."""
+    """Operations of `store.sessions`. `Sessions` and `AsyncSessions` have these as methods."""
 
     _session_class: type[S]
 
@@ -206,14 +206,13 @@ class SessionsOperations(Generic[S]):
         on_end: OnEnd = "delete",
         retention: float | timedelta = RETENTION,
     ) -> S:
-        """Start a session, with an id of its own unless one is given. Raises `ConflictError` if there is one of that
-        id.
+        """Start a session, with a generated id by default. Raises `ConflictError` if the id exists.
 
         Its state is that of the scope `session:id`, inside that of the user and around that of the agent, if they are
         given: `state(user=…, session=…, agent=…)`. `ttl` and `idle` are how long it lasts at most, and how long without
-        a sign of life, in seconds or as a timedelta. `on_end` says what becomes of all state in the session's scope:
-        `"delete"` removes it with its history; `"archive"` puts it away for `resume` and `archived`; `"keep"` leaves it
-        to be read. `retention` is how long after the end an archive is kept, and the record that there was a session.
+        activity, in seconds or as a timedelta. `on_end` says what happens to all state in the session's scope:
+        `"delete"` removes it with its history; `"archive"` stores it for `resume` and `archived`; `"keep"` leaves it to
+        be read. `retention` is how long after the end the archive and the record of the session are retained.
         """
         if on_end not in _POLICIES:
             raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
@@ -238,7 +237,7 @@ class SessionsOperations(Generic[S]):
 
     @sync_and_async
     async def get(self, id: str) -> S:
-        """A session. Raises `NotFoundError`."""
+        """Return a session. Raises `NotFoundError`."""
         managing = _SessionManager(self._handle)
         record = await managing.get(id, "read", inside=True)
         (status,) = await managing.records.status([record])
@@ -246,21 +245,21 @@ class SessionsOperations(Generic[S]):
 
     @sync_and_async
     async def resume(self, id: str) -> S:
-        """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
-        again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
+        """Resume a session. An active one is touched. One that was archived, or ended with `"keep"`, is active again
+        with all its state. Raises `NotFoundError` if the state was deleted."""
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         return self._session(id, await managing.lifecycle.resume(id), "active")
 
     @sync_and_async
     async def touch(self, id: str) -> None:
-        """Show a sign of life. Raises `DeniedError` if the session has ended."""
+        """Mark a session as active. Raises `DeniedError` if it has ended."""
         managing = _SessionManager(self._handle)
         await managing.lifecycle.touch(id, await managing.get(id, "write", inside=True))
 
     @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
-        """Give a session further entries of metadata, or others in place of those it has."""
+        """Add or replace entries of a session's metadata."""
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         more = dict(validation.require_mapping(metadata, "metadata"))
@@ -272,13 +271,13 @@ class SessionsOperations(Generic[S]):
 
     @sync_and_async
     async def end(self, id: str, reason: str = "") -> S:
-        """End a session, and have its state deleted, archived or kept as was agreed. Again is no failure."""
+        """End a session; its `on_end` says what happens to its state. Ending it again is no error."""
         done = await _SessionManager(self._handle).end(id, reason)
         return self._session(id, done, "archived" if done.archived else "ended")
 
     @sync_and_async
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
-        """The state that an archived session had when it ended; of its own scope, or of another inside it."""
+        """Return the state that an archived session had when it ended: of its own scope, or of another inside it."""
         managing = _SessionManager(self._handle)
         record = await managing.get(id, "read")
         if not record.archived:
@@ -306,8 +305,8 @@ class SessionsOperations(Generic[S]):
         after: str = "",
         limit: int = 100,
     ) -> list[S]:
-        """A page of sessions in order of their ids: those of a user, of a status, with these entries in their metadata,
-        those after another. An identity is shown those that it knows of."""
+        """Return a page of sessions in the order of their ids: those of a user, of a status, with these entries in
+        their metadata, those after another. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
         managing, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
@@ -339,16 +338,15 @@ class SessionsOperations(Generic[S]):
 
     @sync_and_async
     async def collect(self, limit: int = 1000) -> SessionReport:
-        """End the sessions whose time is up, each as was agreed, and forget those that ended longer ago than they are
-        kept for; at most so many are looked at. Safe while they are used: one that has come back to life is left alone.
-        """
+        """End the sessions that have expired, and delete the records of those that ended before their retention; at
+        most `limit`. It is safe while sessions are in use: one that became active again is left alone."""
         managing = _SessionManager(self._handle)
         await managing.allow_all()
         return await managing.lifecycle.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Remove a session for good: its state, its archive, and the record that there was one."""
+        """Delete a session: its state, its archive, and its record."""
         managing = _SessionManager(self._handle)
         await managing.get(id, "write")
         await managing.lifecycle.delete(id)
@@ -358,13 +356,13 @@ class SessionsOperations(Generic[S]):
 
 
 def _after(ids: list[str], after: str) -> list[str]:
-    """The next of some ids in order, at most as many as a page has."""
+    """Return the next page of some ids in order."""
     start = bisect_right(ids, after.encode(), key=str.encode) if after else 0
     return ids[start : start + _PAGE]
 
 
 async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> list[str]:
-    """The next ids in order, at most as many as a page has."""
+    """Return the next page of ids in order."""
     kind, name = link
     if name:
         return [str(row.key[4]) for row in await records.system_line.linked(kind, name, after, _PAGE)]
@@ -375,12 +373,12 @@ async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> l
 
 
 class Sessions(SyncApi, SessionsOperations[Session]):
-    """The sessions of a store: `store.sessions`."""
+    """`store.sessions` of a `Store`."""
 
     _session_class = Session
 
 
 class AsyncSessions(AsyncApi, SessionsOperations[AsyncSession]):
-    """The same, for asyncio."""
+    """`store.sessions` of an `AsyncStore`: operations are awaited."""
 
     _session_class = AsyncSession

@@ -1,9 +1,8 @@
-"""How sessions end and come back.
+"""The lifecycle of sessions: start, touch, end, resume, delete.
 
-A session ends in one batch: its record says so, its scope gets the mark that refuses writes, and its state stays, goes,
-or is archived by a step that takes the keys away and leaves the history. Whoever ends it because its time is up does so
-on condition that no line of it has got another step and that the record is as it was: a session that came back to life
-meanwhile is left alone.
+A session ends in one batch: its record says so, its scope gets the mark that refuses writes, and its state stays, is
+deleted, or is archived by a step that removes the keys and leaves the history. An expired session is ended on condition
+that none of its lines has a new step and the record is unchanged: one that became active again is left alone.
 """
 
 from __future__ import annotations
@@ -34,39 +33,39 @@ from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionR
 from holdfast.state.writer import edit_request
 
 _ATTEMPTS = 100
-"""How often an end is tried anew because somebody was at work meanwhile."""
+"""How often an end is attempted while others work in the session."""
 
 _REASON = "archived session"
-"""Why the last step before an archive is pinned."""
+"""The reason of the pin on the last step before an archive."""
 
 EXPIRED = "expired"
-"""The reason of those that ended because their time was up."""
+"""The reason of sessions that expired."""
 
 _RETRY_AFTER = 3600 * 10**9
-"""When a session is looked at again that was to go and must not."""
+"""When a session that could not be ended is checked again."""
 
 _TOUCHED = "\0touched"
 
 
 class SessionReport(NamedTuple):
-    """What a collection of sessions came to."""
+    """The result of a collection of sessions."""
 
     ended: int = 0
-    """Sessions whose time was up, and that were ended."""
+    """Sessions that had expired, and were ended."""
     forgotten: int = 0
-    """Sessions that ended long ago, whose records went, and their archives."""
+    """Sessions whose retention was over, and whose records and archives were deleted."""
     spared: int = 0
-    """Sessions that had been active since, or were at that moment."""
+    """Sessions that became active again."""
     held: int = 0
-    """Sessions that were to go and must not: their state is held, or a hook objects."""
+    """Sessions that could not be ended: their state is held, or a hook refused it."""
 
 
 class _ConcurrentChange(Exception):
-    """The session is not as it was."""
+    """The session changed since it was read."""
 
 
 class _CalledHooks(NamedTuple):
-    """The hooks of a point were called, about a version of a session's record."""
+    """The hooks of a point, called for a version of a session's record."""
 
     point: str
     version: int
@@ -74,7 +73,7 @@ class _CalledHooks(NamedTuple):
 
 
 class SessionLifecycle:
-    """Ends sessions, restores them, and collects those whose time is up."""
+    """Starts, ends, resumes and collects sessions."""
 
     def __init__(self, found: SessionRecords) -> None:
         self._records = found
@@ -86,13 +85,13 @@ class SessionLifecycle:
     # Ending -----------------------------------------------------------------------------------------------------
 
     async def end(self, id: str, reason: str = "") -> SessionRecord:
-        """End a session as was agreed when it started. One that has ended stays as it is."""
+        """End a session; its `on_end` says what happens to its state. One that has ended is left as it is."""
         await self._end(id, reason, only_expired=False)
         self._drop_cache()
         return await self._records.get(id)
 
     async def expire(self, id: str) -> bool:
-        """End a session if its time is up. Returns whether it did."""
+        """End a session if it has expired. Returns whether it did."""
         return await self._end(id, EXPIRED, only_expired=True)
 
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
@@ -120,7 +119,7 @@ class SessionLifecycle:
         raise _busy_error(id)
 
     async def _call_once(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
-        """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
+        """Call the hooks of a point, unless they were called for the same version. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
         return _CalledHooks(point, record.version, await self._call(point, id, record))
@@ -184,8 +183,8 @@ class SessionLifecycle:
     def _removal(
         self, lines: Sequence[SessionLine], guards: Preconditions
     ) -> tuple[list[AppendRequest], Preconditions | None]:
-        """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
-        nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
+        """Return the requests and conditions that remove lines: a step of the audit, which retains their rows;
+        without any rows, changes that are part of the record's own step. `DeniedError` if a line is held."""
         every = [each.line for each in lines]
         if any(each.point is not None for each in lines):
             return [removal_request(self._engine, every, self._handle.guard.actor, guards)], None
@@ -201,12 +200,12 @@ class SessionLifecycle:
         return [], changes
 
     async def _line_row(self, line: Line, *, gone: bool) -> list[Change]:
-        """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
+        """Return the row of the line that has the mark: the mark of no line would be an orphan."""
         (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
         return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
 
     def _archive_request(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
-        """The step that takes all keys of a line away, and has the one before it stay."""
+        """Return the request for the step that removes all keys of a line, and pins the step before it."""
 
         async def edit(view: ScopeView) -> LineChange:
             if strict and view.point != each.point:
@@ -230,7 +229,7 @@ class SessionLifecycle:
         action: str,
         call: FeatureHooks | None = None,
     ) -> EditEntries:
-        """The edit that puts a new record in an old one's place, if that is as it was."""
+        """Return the edit that replaces a record, if it is unchanged."""
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             there = await entries.record(id)
@@ -256,15 +255,14 @@ class SessionLifecycle:
         return [event, *call.events]
 
     def _drop_cache(self) -> None:
-        """Forget what is remembered of lines that are gone: of many at once, since all that is remembered is gone
-        through."""
+        """Drop deleted lines from the cache: many at once, since the whole cache is searched."""
         self._engine.context.cache.drop_all(*self._deleted)
         self._deleted.clear()
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
     async def start(self, id: str, record: SessionRecord) -> None:
-        """Begin a session. `ConflictError` if there is one of this id."""
+        """Start a session. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
         try:
             with trace_context.correlation():
@@ -293,7 +291,7 @@ class SessionLifecycle:
         raise _busy_error(id)
 
     async def touch(self, id: str, record: SessionRecord, call: FeatureHooks | None = None) -> None:
-        """A sign of life. `DeniedError` if it has ended."""
+        """Mark a session as active. `DeniedError` if it has ended."""
         handle, action = self._handle, "touch" if call is None else "resume"
 
         async def edit(view: ScopeView) -> LineChange:
@@ -306,7 +304,7 @@ class SessionLifecycle:
             _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
-        """Have a session go on: a sign of life, or all it had when it ended."""
+        """Resume a session: touch it, or restore the state that it had when it ended."""
         called: _CalledHooks | None = None
         with trace_context.correlation():
             for _ in range(_ATTEMPTS):
@@ -352,7 +350,7 @@ class SessionLifecycle:
         return new
 
     def _restore_request(self, line: Line, count: int) -> AppendRequest:
-        """The step that gives a line back what it had after so many steps."""
+        """Return the request for the step that restores a line to what it was after so many steps."""
 
         async def edit(_: ScopeView) -> LineChange:
             point, content = await self._content_at(line, count)
@@ -370,14 +368,14 @@ class SessionLifecycle:
         return point.id, await read_line_at(self._handle, line, point, _all_keys)
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
-        """What a line of an archived session had when that ended."""
+        """Return the state that a line of an archived session had when it ended."""
         count = record.lines.get(line.name, 0)
         return (await self._content_at(line, count))[1] if count else {}
 
     # Collecting -------------------------------------------------------------------------------------------------
 
     async def delete(self, id: str) -> None:
-        """Remove a session for good: its record, its state, and its archive."""
+        """Delete a session: its record, its state, and its archive."""
         for _ in range(_ATTEMPTS):
             try:
                 await self._delete(id, await self._records.get(id))
@@ -400,7 +398,7 @@ class SessionLifecycle:
         self._deleted.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
-        """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
+        """End expired sessions, and delete those whose retention is over; at most `limit` are checked."""
         stop = (time_key(self._handle.now() + 1),)
         query = Scan(LINKS, (*self._line.line, "due"), stop=stop, limit=limit, bodies=False)
         (rows,) = await self._engine.context.backend.read([query])
@@ -430,7 +428,7 @@ class SessionLifecycle:
         return SessionReport(ended, forgotten, len(spared), len(held))
 
     async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
-        """Look at sessions that are alive again when their time may be up, and at others after a while."""
+        """Check active sessions again when they may have expired, and others after a while."""
         found = await self._records.get_many([*spared, *held])
         now = self._handle.now()
         later = {id: now + _RETRY_AFTER for id in held if id in found}
@@ -455,7 +453,7 @@ class SessionLifecycle:
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:
-    """A session's metadata as hooks left it."""
+    """Return a session's metadata as hooks left it."""
     return dict(validation.require_mapping(call.value, "metadata"))
 
 
@@ -464,7 +462,7 @@ def _call_after_hooks(call: FeatureHooks, head: StepInfo) -> None:
 
 
 async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
-    """All keys of a scope, also those that have expired and are still there."""
+    """Return all keys of a scope, also those that have expired and are not deleted yet."""
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.find(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
