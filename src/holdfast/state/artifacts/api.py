@@ -1,8 +1,8 @@
-"""Artifacts: files and blobs that programs make and use, and the changes of state that were made with them.
+"""The API of artifacts: files and blobs that programs make and use, and the changes of state made with them.
 
-An artifact belongs to whoever registered it: to read it is to read the key `artifacts/<id>` of the scope of that
-identity, and to remove it is to write that key. So the store's owner may do all with all of them, an identity with its
-own, and with another's what it was granted.
+An artifact belongs to the identity that registered it: to read it is to read the key `artifacts/<id>` of that
+identity's scope, and to delete it is to write that key. So the store's owner may do everything, an identity what it
+likes with its own, and with another's what it was granted.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from holdfast.state.artifacts.records import (
 )
 
 MAX_ID = 900
-"""How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
+"""The maximum size of an id in bytes of UTF-8: the keys of links have a version before it."""
 
 _PAGE = 256
 
 _ATTEMPTS = 5
-"""How often content is taken in anew because others removed what was the same."""
+"""How often content is stored again because others deleted equal content."""
 
 _DESCRIPTION = ("type", "producer", "name")
 
 _NOT_REGISTERED = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
-"""After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
+"""After other errors, the artifacts may have been registered after all: their content is then left to the sweep."""
 
 
 class ArtifactLink(NamedTuple):
-    """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or the
-    number of the step that deleted it; `id` is that of the step. `cursor` is where the next page goes on."""
+    """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or
+    the number of the step that deleted it; `id` is that of the step. `cursor` is the position for the next page."""
 
     artifact: str
     scope: Scope
@@ -66,7 +66,7 @@ class ArtifactLink(NamedTuple):
 
 
 class ArtifactSource(NamedTuple):
-    """An artifact to be registered together with others. See `Artifacts.register`."""
+    """An artifact to register together with others. See `Artifacts.register`."""
 
     source: str | PathLike[str] | bytes | BinaryFile
     id: str | None = None
@@ -80,7 +80,7 @@ class ArtifactSource(NamedTuple):
 
 
 class ArtifactsOperations:
-    """What can be done with artifacts. `Artifacts` and `AsyncArtifacts` have these as methods."""
+    """Operations of `store.artifacts`. `Artifacts` and `AsyncArtifacts` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -104,10 +104,10 @@ class ArtifactsOperations:
     ) -> Artifact:
         """Register a file by its path, bytes, or a file that is open for reading bytes.
 
-        Its content is read piece by piece, hashed, and kept in the store, once for all artifacts that have it. With
-        `keep=False` only its path and its hash are kept; of a URI that is not of this machine, `sha256` and `size` must
-        then be given. Otherwise those, if they are given, must be right, or it raises `CorruptError`. Registering the
-        same content under the same id again is no failure and changes nothing; other content raises `ConflictError`.
+        Its content is read in pieces, hashed, and stored once for all artifacts that have it. With `keep=False` only
+        its path and its hash are stored; a URI of another machine then needs `sha256` and `size`. Otherwise these are
+        checked, if they are given: `CorruptError`. Registering the same content under the same id again changes
+        nothing; other content raises `ConflictError`.
         """
         given = ArtifactSource(source, id, type, producer, name, metadata, keep, sha256, size)
         (made,) = await self._register([given])
@@ -115,8 +115,8 @@ class ArtifactsOperations:
 
     @sync_and_async
     async def register_many(self, sources: Iterable[ArtifactSource]) -> list[Artifact]:
-        """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
-        in memory meanwhile."""
+        """Register several artifacts, all or none: much faster than one by one. All small content (up to 1 MB each)
+        is in memory meanwhile."""
         given = list(validation.require_several(sources, "artifact"))
         for each in given:
             if not isinstance(each, ArtifactSource):
@@ -170,7 +170,7 @@ class ArtifactsOperations:
         return NewArtifact(id, record, content)
 
     async def _call_hooks(self, new: NewArtifact) -> NewArtifact:
-        """Have hooks called, which may say other things about it."""
+        """Call the hooks, which may change the description."""
         record = new.record
         about = {name: getattr(record, name) for name in (*_DESCRIPTION, "metadata")}
         call = await call_hooks(
@@ -192,8 +192,8 @@ class ArtifactsOperations:
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
-        The changes stay. Raises `NotFoundError`."""
+        """Delete an artifact, its content unless another one has the same, and its links with changes of state. The
+        changes stay. Raises `NotFoundError`."""
         _, permit = await self._permit(id, "write")
         await self._records.delete(id, permit.guards)
 
@@ -201,31 +201,31 @@ class ArtifactsOperations:
 
     @sync_and_async
     async def get(self, id: str) -> Artifact:
-        """What is known of an artifact. Raises `NotFoundError`."""
+        """Return the description of an artifact. Raises `NotFoundError`."""
         return (await self._require(id, "read")).to_artifact(id)
 
     @sync_and_async
     async def read(self, id: str) -> bytes:
-        """The whole content. Raises `CorruptError` if it is not what was registered."""
+        """Return the whole content. Raises `CorruptError` if it is not what was registered."""
         return await self._records.pieces(id, await self._require(id, "read")).read_all()
 
     @sync_and_async
     async def open(self, id: str) -> Any:
-        """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
-        last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
+        """Open the content as a binary file, or on an AsyncStore for `async for`. The last piece is returned only
+        after the whole content was checked: `CorruptError` if it is not what was registered."""
         pieces = self._records.pieces(id, await self._require(id, "read"))
         return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
     @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
-        """Write the content to a file, in place of one that is there. Raises `CorruptError`, and leaves the file as it
-        was, if the content is not what was registered."""
+        """Write the content to a file, or replace one. Raises `CorruptError`, and leaves the file unchanged, if the
+        content is not what was registered."""
         await self._records.pieces(id, await self._require(id, "read")).save(Path(path))
 
     @sync_and_async
     async def verify(self, id: str) -> Artifact:
-        """Read all of the content, and raise `CorruptError` if it is not what was registered; `NotFoundError` if it was
-        to be elsewhere, and is not."""
+        """Read all of the content. Raises `CorruptError` if it is not what was registered; `NotFoundError` if it is
+        stored elsewhere and missing there."""
         record = await self._require(id, "read")
         await self._records.pieces(id, record).verify()
         return record.to_artifact(id)
@@ -233,16 +233,16 @@ class ArtifactsOperations:
     # Changes made with artifacts --------------------------------------------------------------------------------
 
     def using(self, *ids: str) -> LinkBlock:
-        """All state that is changed in this block is linked with these artifacts: `with store.artifacts.using(id): …`,
-        or `async with`. Raises `NotFoundError`."""
+        """Link all changes of state in this block with these artifacts: `with store.artifacts.using(id): …`, or
+        `async with`. Raises `NotFoundError`."""
         if not ids:
             raise InvalidError("a block uses an artifact at least", hint="Give its id")
         return LinkBlock(self, ids)
 
     @sync_and_async
     async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[ArtifactLink]:
-        """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
-        goes on. An identity is shown those of its own scopes."""
+        """List the changes of state made with an artifact, in order of time. `after` takes the cursor of the last
+        one, for the next page. An identity gets those of its own scopes."""
         await self._require(id, "read")
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
@@ -269,8 +269,9 @@ class ArtifactsOperations:
         after: str = "",
         limit: int = 100,
     ) -> list[ArtifactLink]:
-        """The artifacts that a scope's keys were changed with, or one key, or one version of it, in order of keys and
-        versions. The scope is given as text, or as `store.state(…)`. `after` the cursor of the last one goes on."""
+        """List the artifacts that a scope's keys were changed with, or one key, or one version of it, in the order
+        of keys and versions. The scope is given as text, or as `store.state(…)`. `after` takes the cursor of the
+        last one, for the next page."""
         guard = self._handle.guard
         at = guard.scope(getattr(scope, "scope", scope))
         wanted = None if key is None else guard.key(at, key)
@@ -302,13 +303,13 @@ class ArtifactsOperations:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _require(self, id: str, action: Action) -> ArtifactRecord:
-        """The record of an artifact that may be read or removed."""
+        """Return the record of an artifact that may be read or deleted."""
         record, _ = await self._permit(id, action)
         return record
 
     async def _permit(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
-        """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
-        one that is not."""
+        """Return the record of an artifact and the permit to read or delete it. To those who may not know of it, an
+        artifact looks as if it did not exist."""
         guard = self._handle.guard
         id = _check_id(guard, id)
         found = (await self._records.get_many([id])).get(id)
@@ -334,8 +335,8 @@ class ArtifactsOperations:
         after: str = "",
         limit: int = 100,
     ) -> list[Artifact]:
-        """A page of artifacts in order of their ids: those of a type, of a producer, with a hash, those after another.
-        An identity is shown its own."""
+        """Return a page of artifacts in the order of their ids: those of a type, of a producer, with a hash, those
+        after another. An identity gets its own."""
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
         kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
@@ -388,11 +389,11 @@ class LinkBlock:
 
 
 class Artifacts(SyncApi, ArtifactsOperations):
-    """The artifacts of a store: `store.artifacts`."""
+    """`store.artifacts` of a `Store`."""
 
 
 class AsyncArtifacts(AsyncApi, ArtifactsOperations):
-    """The same, for asyncio."""
+    """`store.artifacts` of an `AsyncStore`: operations are awaited."""
 
 
 def _to_link(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
@@ -400,7 +401,7 @@ def _to_link(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
 
 
 def _parse_cursor(cursor: str) -> tuple[str, ...]:
-    """Where a page goes on: a key, and what comes after in it."""
+    """Return the position of a cursor: a key, and the rest of the row's key."""
     if not cursor:
         return ()
     length, _, rest = cursor.partition(" ")

@@ -1,8 +1,8 @@
-"""The content of artifacts: taken in from files piece by piece, kept beside the records, and read back checked.
+"""The content of artifacts: stored in pieces, and checked when it is read.
 
-Content of a few kilobytes lies in the record. Up to 1 MB it lies in the line of the artifacts itself, under its hash,
-so that equal content is there once. Larger content has a line of its own, a piece of 1 MB a step: none is ever in
-memory as a whole. One that is there already, by its hash, is not stored again.
+Content of a few kilobytes is in the record. Up to 1 MB it is in the line of the artifacts, by its hash, so that equal
+content is there once. Larger content has a line of its own, with a piece of 1 MB a step, and is never in memory as a
+whole. Content whose hash is there already is not stored again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.writer import edit_request
 
 CHUNK = PIECE - 64
-"""How many bytes of content are stored at a time: as many as make one piece of a large value."""
+"""The size of a piece of content: one piece of a large value."""
 
 CONTENT_PREFIX = MARK + "content:"
-"""What the names of the lines start with that hold content."""
+"""The prefix of the names of lines that hold content."""
 
 
 class StoredContent(NamedTuple):
-    """Content that was taken in: in memory if it is small, or in a line of its own (`token`), or nowhere."""
+    """Content: in memory if it is small, in a line of its own (`token`), or elsewhere (`uri`)."""
 
     sha256: str
     size: int
@@ -52,16 +52,16 @@ class BinaryFile(Protocol):
     """A file that is read as bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes; none at the end."""
 
 
 def content_line(handle: StoreHandle, token: str) -> Line:
-    """The line that holds some content."""
+    """Return the line of some content."""
     return Line(handle.tenant, CONTENT_PREFIX + token)
 
 
 def content_name(sha256: str) -> str:
-    """The name under which small content lies in the line of the artifacts."""
+    """Return the name of small content in the line of the artifacts."""
     return f"\0content/{sha256}"
 
 
@@ -69,7 +69,7 @@ def content_name(sha256: str) -> str:
 
 
 class ContentUpload:
-    """Takes content in."""
+    """Stores content."""
 
     def __init__(self, handle: StoreHandle, known: Callable[[str], Any]) -> None:
         """`known` tells, awaited, whether content with this hash is kept already."""
@@ -77,7 +77,7 @@ class ContentUpload:
         self._is_stored = known
 
     async def store(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
-        """Content from a path, from bytes, or from a file that is open; or what is to be known of what stays there."""
+        """Store content from a path, bytes, or an open file; or only hash it, if it is not to be kept."""
         if not keep:
             return await self._reference(source, sha256, size)
         if isinstance(source, bytes | bytearray | memoryview):
@@ -162,7 +162,7 @@ class ContentUpload:
         await handle.engine.writer.save(edit_request(handle, content_line(handle, token), "content", edit))
 
     async def drop(self, content: StoredContent) -> None:
-        """Remove content again."""
+        """Delete content."""
         if content.token:
             await self._handle.engine.lines.delete(content_line(self._handle, content.token))
 
@@ -172,7 +172,7 @@ def _piece_name(number: int) -> str:
 
 
 async def _read(file: BinaryFile, size: int) -> bytes:
-    """So many bytes; fewer at the end only."""
+    """Read so many bytes; fewer only at the end."""
     found = b""
     while len(found) < size:
         left = size - len(found)
@@ -186,7 +186,7 @@ async def _read(file: BinaryFile, size: int) -> bytes:
 
 
 async def _start_position(file: Any) -> int | None:
-    """Where a file stands that can be read again from there."""
+    """Return the position of a file that can be read again from there."""
     seekable = getattr(file, "seekable", None)
     return await BlockingCall(file.tell) if seekable is not None and seekable() else None
 
@@ -235,8 +235,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 class ContentPieces:
-    """The content of an artifact, piece by piece. The last piece is handed out once all of it was checked: whoever got
-    the whole has read just what was registered."""
+    """The content of an artifact in pieces. The last piece is returned only after the whole content was checked."""
 
     def __init__(
         self, handle: StoreHandle, where: str, kept: StoredContent, book: Line, deleted: Callable[[], Awaitable[bool]]
@@ -254,7 +253,7 @@ class ContentPieces:
         self._done = False
 
     async def next(self) -> bytes:
-        """The next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
+        """Return the next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
         if self._done:
             return b""
         piece = await self._piece()
@@ -302,25 +301,25 @@ class ContentPieces:
         return piece
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close the file, if one is open."""
         self._done = True
         if self._file is not None:
             self._file.close()
 
     async def read_all(self) -> bytes:
-        """The whole."""
+        """Return the whole content."""
         pieces = []
         while piece := await self.next():
             pieces.append(piece)
         return b"".join(pieces)
 
     async def verify(self) -> None:
-        """Read all of it, and keep nothing."""
+        """Read the whole content."""
         while await self.next():
             pass
 
     async def save(self, path: Path) -> None:
-        """Write it to a file, which is there, whole, once that has been checked, or not at all."""
+        """Write the content to a file, atomically, once it was checked."""
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
             with await BlockingCall(lambda: part.open("xb")) as file:
@@ -361,7 +360,7 @@ class _Raw(io.RawIOBase):
 
 
 def open_content(pieces: ContentPieces) -> io.BufferedReader:
-    """Content as a file that is open for reading."""
+    """Return content as a file that is open for reading."""
     return io.BufferedReader(_Raw(pieces), CHUNK)
 
 
@@ -381,7 +380,7 @@ class AsyncContent:
         return piece
 
     async def read(self) -> bytes:
-        """All that is left of it."""
+        """Return the rest of the content."""
         return await arun(self._pieces.read_all())
 
     async def __aenter__(self) -> AsyncContent:

@@ -1,4 +1,4 @@
-"""What is kept of artifacts: their records, how these are found, and registering and removing them."""
+"""The records of artifacts: how they are found, registered and deleted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from holdfast.state.session_guard import maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
-"""Where content is: in the record, under its hash in the line of the artifacts, in a line of its own, or not in the
-store. Links say it, too."""
+"""Where content is: in the record, in the line of the artifacts by its hash, in a line of its own, or not in the
+store. Links have it, too."""
 
 SMALL = 4096
-"""Content of up to so many bytes is in the record: to look for it elsewhere would cost more than to have it twice."""
+"""Content of up to so many bytes is in the record: a second read would cost more than a second copy."""
 
 _PAGE = 64
 
 
 class Artifact(NamedTuple):
-    """Something that was made or used: a file or a blob, by its hash. `uri` says where it is, if it is not kept here.
+    """A file or a blob that was made or used, by its hash. `uri` says where it is, if it is not stored here.
 
     `by` is the identity that registered it, empty for the store's owner; `same_as` the id of another artifact that had
     the same content when this one was registered.
@@ -57,7 +57,7 @@ class Artifact(NamedTuple):
 
 @dataclass
 class ArtifactRecord:
-    """What is kept of an artifact."""
+    """The record of an artifact."""
 
     type: str
     producer: str
@@ -75,16 +75,16 @@ class ArtifactRecord:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> ArtifactRecord:
-        """A record as it was stored."""
+        """Build a record from its stored form."""
         return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
 
     @property
     def owner(self) -> Scope:
-        """The scope of the identity that registered it, to which it belongs."""
+        """The scope of the identity that registered it."""
         return Scope.parse(self.by) if self.by else Scope()
 
     def to_artifact(self, id: str) -> Artifact:
-        """As callers see it."""
+        """Build the public form."""
         return Artifact(
             id,
             self.type,
@@ -101,23 +101,23 @@ class ArtifactRecord:
         )
 
     def links(self, id: str) -> list[Link]:
-        """By what it is found."""
+        """Return the links by which it is found."""
         named = {"type": self.type, "producer": self.producer, "by": self.by, "token": self.token}
         return [("sha256", self.sha256, id), *((kind, name, id) for kind, name in named.items() if name)]
 
 
 class NewArtifact(NamedTuple):
-    """An artifact to be registered."""
+    """An artifact to register."""
 
     id: str
     record: ArtifactRecord
     content: StoredContent
     call: FeatureHooks | None = None
-    """What hooks did with it."""
+    """The outcome of its hooks."""
 
 
 class ContentRemoved(ConflictError):
-    """Content that was not taken in, since it was kept already, is so no longer."""
+    """Content that was not stored, since it was there already, was deleted meanwhile."""
 
 
 class ArtifactRecords:
@@ -130,22 +130,22 @@ class ArtifactRecords:
         self._engine = handle.engine
 
     async def get(self, id: str) -> ArtifactRecord:
-        """A record. Raises `NotFoundError`."""
+        """Return a record. Raises `NotFoundError`."""
         found = await self.system_line.records([id])
         if id not in found:
             raise not_found_error(id)
         return ArtifactRecord.of(found[id].value)
 
     async def get_many(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
-        """Those that are there."""
+        """Return those records that exist."""
         return {id: ArtifactRecord.of(found.value) for id, found in (await self.system_line.records(ids)).items()}
 
     async def has_content(self, sha256: str) -> bool:
-        """Whether content with this hash is kept already."""
+        """Whether content with this hash is stored."""
         return bool(await self.with_content(sha256, 1))
 
     async def with_content(self, sha256: str, limit: int) -> list[str]:
-        """The first artifacts that have content with this hash, and keep it here."""
+        """Return the first artifacts whose content has this hash and is stored here."""
         found: list[str] = []
         after = ""
         while len(found) < limit:
@@ -157,7 +157,7 @@ class ArtifactRecords:
         return found[:limit]
 
     async def page(self, after: str, limit: int) -> list[str]:
-        """A page of the ids of all artifacts, in order."""
+        """Return a page of the ids of all artifacts, in order."""
         memo = await self._engine.lines.revalidate_tip(self.system_line.line)
 
         async def look(view: ScopeView) -> list[str]:
@@ -166,7 +166,7 @@ class ArtifactRecords:
         return await read_line_at(self.handle, self.system_line.line, None if memo is None else memo.point, look)
 
     def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
-        """The content of an artifact."""
+        """Return the content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
 
@@ -179,7 +179,7 @@ class ArtifactRecords:
     # Registering ------------------------------------------------------------------------------------------------
 
     async def register(self, new: Sequence[NewArtifact]) -> dict[str, ArtifactRecord]:
-        """Register artifacts, all or none. One that is there with the same content stays as it is."""
+        """Register artifacts, all or none. One that exists with the same content is left as it is."""
         made: dict[str, ArtifactRecord] = {}
         lines: set[Line] = set()
 
@@ -213,7 +213,7 @@ class ArtifactRecords:
         return made
 
     async def delete(self, id: str, guards: Preconditions | None = None) -> None:
-        """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
+        """Delete an artifact, its content if no other one has it, and its links with changes."""
         gone: list[Line] = []
 
         async def edit(entries: SystemLineEntries) -> LineChange:
@@ -241,8 +241,8 @@ class ArtifactRecords:
         self._engine.context.cache.drop_all(*gone)
 
     async def sweep(self, grace: int) -> int:
-        """Remove content that no artifact has, as processes leave that die while they register one, if nothing was
-        added to it for so long. Returns how much there was."""
+        """Delete content that no artifact has and nobody added to for so long, as processes leave that die while
+        they register one. Returns the number of contents deleted."""
         old = []
         for line in await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX):
             memo = await self._engine.lines.load_tip(line)
@@ -267,7 +267,7 @@ class ArtifactRecords:
 
 
 class _Registration:
-    """What is worked out at an attempt to register artifacts."""
+    """The changes of one attempt to register artifacts."""
 
     def __init__(self, found: ArtifactRecords, entries: SystemLineEntries) -> None:
         self._records = found
@@ -276,11 +276,11 @@ class _Registration:
         self._rows: list[Change] = []
         self._events: list[Event] = []
         self._first: dict[str, tuple[str, ArtifactRecord]] = {}
-        """By the hash of what is kept: an artifact that has it."""
+        """An artifact with each content that is stored, by the hash."""
         self.lines: set[Line] = set()
 
     async def add(self, new: NewArtifact, there: SystemRecord | None) -> ArtifactRecord:
-        """One more. Returns its record."""
+        """Add an artifact. Returns its record."""
         if there is not None:
             old = ArtifactRecord.of(there.value)
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
@@ -332,7 +332,7 @@ class _Registration:
         self.lines.add(content_line(self._records.handle, token))
 
     async def find_content(self, hashes: Iterable[str]) -> None:
-        """See which content is kept already, and by which artifact."""
+        """Find which content is stored already, and an artifact that has it."""
         line, engine = self._records.system_line.line, self._records.handle.engine
         wanted = sorted(hashes)
         found = await engine.context.backend.read([Scan(LINKS, (*line, "sha256", each), limit=1) for each in wanted])
@@ -344,12 +344,12 @@ class _Registration:
             self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
 
     def to_change(self) -> LineChange:
-        """All of it."""
+        """Return the change of the line."""
         return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
 
 
 def not_found_error(id: str) -> NotFoundError:
-    """The error for an artifact that is not there."""
+    """Build the error for an artifact that does not exist."""
     return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 

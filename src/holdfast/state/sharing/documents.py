@@ -1,8 +1,8 @@
-"""Documents that many edit at a time, and none of them loses an edit.
+"""Documents that many edit concurrently, without losing an edit.
 
-A document is one value: a dict, a list, a text, or anything else. There are two ways to edit it. `edit` has a function
-make the new value of the current one, and calls it again if another was first. `save` takes a whole new value together
-with the version that it was made from, and merges it, three ways, with what others have made of that version since.
+A document is one value: a dict, a list, a text, or anything else. `edit` has a function compute the new value from the
+current one, and calls it again if another writer was first. `save` takes a whole new value with the version that it was
+made from, and merges it with what others have saved since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
 
 CONTENT = "content"
-"""The key that holds a document; and that of its scope that one needs the right to."""
+"""The key that holds a document; and the key of its scope that rights are needed for."""
 
 OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
 """What to do if a document has another version than expected. A function resolves what both sides changed."""
@@ -38,14 +38,14 @@ _SHOWN = 8
 
 
 class DocumentVersion(NamedTuple):
-    """A document at a version; at version 0 it is not there yet, and `value` is None."""
+    """A document at a version; version 0 means that it does not exist, and `value` is None."""
 
     value: Any
     version: int
 
 
 class DocumentOperations:
-    """What can be done with a document. `Document` and `AsyncDocument` have these as methods."""
+    """Operations on a document. `Document` and `AsyncDocument` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
         self._resource = place
@@ -55,12 +55,13 @@ class DocumentOperations:
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for the document: who may read it may read, who may read and write it may edit."""
+        """The scope that decides who may use the document: reading it allows reading, reading and writing it allows
+        editing."""
         return self._resource.scope
 
     @sync_and_async
     async def read(self, version: int | None = None) -> DocumentVersion:
-        """The document as it is, or as it was at a version; with its version, for `save`."""
+        """Return the document, now or at a version; with its version, for `save`."""
         await self._resource.require("read", CONTENT)
         if version is None:
             found = await self._read_latest()
@@ -71,8 +72,8 @@ class DocumentOperations:
 
     @sync_and_async
     async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
-        """Have a function make the new value of the current one, or of the default if there is none. If another was
-        first, it is called again with what that one made. It may change what it is given, and returns the new value."""
+        """Set the document to what a function returns for its current value, or for the default if there is none. If
+        another writer was first, the function is called again. It may change its argument."""
         await self._resource.require("read", CONTENT)
         handle, made = self._resource.handle_for(CONTENT), list[Any]()
         packed = pack_value(handle, CONTENT, default)
@@ -123,7 +124,7 @@ class DocumentOperations:
 
     @sync_and_async
     async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
-        """The document, as soon as it has a later version; None if it had none within so many seconds."""
+        """Wait for a version after this one, and return it; None after the timeout."""
         version = validation.require_count(after, "version")
         await self._resource.require("read", CONTENT)
 
@@ -137,8 +138,8 @@ class DocumentOperations:
 
     @sync_and_async
     async def history(self, limit: int = 100, before: int | HistoryEntry | None = None) -> list[HistoryEntry]:
-        """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
-        longer history."""
+        """List who edited it, when and why, the latest first. `before` takes the last entry of a page, for the next
+        one, or a version."""
         return await history.list_changes(
             self._resource.handle_for(CONTENT),
             self._resource.name,
@@ -149,7 +150,7 @@ class DocumentOperations:
 
     @sync_and_async
     async def delete(self) -> bool:
-        """Take the document away; its history stays. False if there was none."""
+        """Delete the document; its history stays. False if there was none."""
         (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [KeyWrite(CONTENT, "delete")]})
         return done.before > 0
 
@@ -205,11 +206,11 @@ class Document(SyncApi, DocumentOperations):
 
 
 class AsyncDocument(AsyncApi, DocumentOperations):
-    """The same, for asyncio: operations are awaited."""
+    """A document for asyncio: operations are awaited."""
 
 
 def _unite(clash: PackedClash) -> PackedResolution | None:
-    """Keep the items of lists and the lines of texts of both sides, those that were there first in front."""
+    """Keep the items of lists and the lines of texts of both sides, those that were saved first in front."""
     turned = clash._replace(ours=clash.theirs, theirs=clash.ours)
     if isinstance(clash.ours, list):
         return union(turned)
@@ -225,7 +226,7 @@ def _unite(clash: PackedClash) -> PackedResolution | None:
 
 
 def _lines(side: Packed | None) -> list[bytes] | None:
-    """A packed text as its packed lines, each with its end; None if it is no text."""
+    """Return the packed lines of a packed text, each with its end; None if it is not text."""
     if not isinstance(side, bytes) or not msgpack.is_str(side):
         return None
     lines = msgpack.content(side).splitlines(keepends=True)

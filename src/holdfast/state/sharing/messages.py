@@ -1,4 +1,4 @@
-"""Messages of topics, as they are stored and read."""
+"""The messages of topics, as they are stored and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MESSAGE = "message"
-"""The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
+"""The key of a step that holds its message; and the key of the topic's scope that rights are needed for."""
 
 
 _PACKED = pack_name(MESSAGE)
@@ -31,7 +31,7 @@ Start: TypeAlias = Literal["now", "start"]
 
 @dataclass(frozen=True, slots=True)
 class TopicMessage:
-    """A message, as a subscriber gets it. `correlation` is that of whoever published it, `cause` what made them."""
+    """A message. `correlation` is that of the publisher, `cause` what caused it."""
 
     number: int
     value: Any
@@ -42,12 +42,12 @@ class TopicMessage:
     id: str
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this message as their cause, and its correlation id."""
+        """Give all changes in this block this message as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation or None, cause=self.id)
 
 
 def reader_log(place: SharedResource, name: str) -> SegmentedLog:
-    """The chain that holds how far a subscriber has got."""
+    """Return the log that holds the cursor of a subscriber."""
     guard = place.handle.guard
     checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
     own = place.below(("reader", checked), *([("by", actor)] if actor else []))
@@ -55,7 +55,7 @@ def reader_log(place: SharedResource, name: str) -> SegmentedLog:
 
 
 async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
-    """The messages in some steps."""
+    """Return the messages of some steps."""
     handle, found = place.handle, []
     for number, row in enumerate(page.rows, page.first + 1):
         point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)

@@ -1,10 +1,10 @@
-"""Pipelines: items that go through stages, each handed on once.
+"""Pipelines: items that pass through stages, each handed on once.
 
-All of a pipeline is one line: for each stage a lane of work (`work_queue`), the items' values, the results, and the
-items that went wrong too often. Handing an item on takes it away here and puts it there in one commit, by who holds it
-only: whichever process dies when, an item is in one place, and a stage's result is handed on once. A handler may be
-called again for an item, if its worker died before it was done with it. What is rewritten at each step is a few short
-keys; the cost does not grow with what went through before, and finished items are not kept unless they are results.
+A pipeline is one line: a queue of work for each stage (`work_queue`), the values of the items, the results, and the
+items that failed too often. An item is removed from one queue and put into the next in one commit, by the worker that
+holds it: whichever process dies when, an item is in one queue, and a stage's result is handed on once. A handler may be
+called again for an item, if its worker died before it was done. Each step rewrites a few short keys; its cost does not
+grow with the history.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeW
 from holdfast.state.writer import KeyWrite, commit
 
 TRIES = 5
-"""How often an item is tried at a stage, unless told otherwise."""
+"""How often an item is tried at a stage by default."""
 
 _STAGES, _MAX_ITEMS = "stages", 1000
 
 
 class PipelineStats(NamedTuple):
-    """How many items are where. `waiting` are those that are ready or will be later, by stage; `working` are held by a
-    worker, or were, if that one died."""
+    """The numbers of items. `waiting` are ready now or later, by stage; `working` are held by a worker, which may
+    have died."""
 
     waiting: dict[str, int]
     working: dict[str, int]
@@ -47,7 +47,7 @@ class PipelineStats(NamedTuple):
 
 
 class PipelineResult(NamedTuple):
-    """What became of an item at the last stage."""
+    """The result of an item at the last stage."""
 
     id: str
     value: Any
@@ -55,7 +55,7 @@ class PipelineResult(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """An item that was tried too often: at which stage, what it was to be made of, and what went wrong last."""
+    """An item that was tried too often: its stage, its value there, and the last error."""
 
     id: str
     stage: str
@@ -66,7 +66,7 @@ class DeadItem(NamedTuple):
 
 
 class PipelineTask:
-    """An item at a stage, held by a worker. `value` is what the stage before made of it."""
+    """An item at a stage, held by a worker. `value` is the result of the stage before."""
 
     def __init__(self, claim: WorkClaim, stage: str, record: dict[str, Any], where: Scope) -> None:
         self.id = claim.name
@@ -85,12 +85,12 @@ class PipelineTask:
         return f"<Task {self.id} at {self.stage!r}>"
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this item as their cause, and its correlation id."""
+        """Give all changes in this block this item as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class PipelineOperations:
-    """What can be done with a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
+    """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
     def __init__(self, place: SharedResource, stages: Sequence[str], tries: int) -> None:
         names = [check_key(stage, "name of the stage") for stage in validation.require_several(stages, "stage")]
@@ -107,8 +107,9 @@ class PipelineOperations:
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for the pipeline. Its keys are the stages: who may write the first one may put items,
-        who may read and write a stage may work there; who may read the whole scope sees results and what went wrong."""
+        """The scope that decides who may use the pipeline. Its keys are the stages: writing the first one allows
+        putting items, reading and writing a stage allows working there; reading the whole scope shows results and
+        dead items."""
         return self._resource.scope
 
     # Putting items in ---------------------------------------------------------------------------------------------
@@ -127,8 +128,8 @@ class PipelineOperations:
 
     @sync_and_async
     async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
-        """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
-        as the lease lasts, and another's after that."""
+        """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
+        the lease ends, and another's after that."""
         return await self._take(stage, lease, timeout)
 
     @sync_and_async
@@ -167,8 +168,8 @@ class PipelineOperations:
 
     @sync_and_async
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
-        """Hand an item on to the next stage, with what this one made of it; without a result, as it is. After the last
-        stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
+        """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
+        last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
         await self._done(task, result)
 
     @sync_and_async
@@ -180,26 +181,26 @@ class PipelineOperations:
         delay: float | timedelta | None = None,
         retry: bool = True,
     ) -> bool:
-        """Give an item back that went wrong, to be tried again, at once or later. One that was tried too often, or is
-        not to be tried again, is put with the dead ones. Returns whether it is tried again."""
+        """Return an item that failed, to be tried again, at once or later. One that was tried too often, or is not
+        to be tried again, is put with the dead ones. Returns whether it is tried again."""
         return await self._fail(task, error, delay, retry)
 
     @sync_and_async
     async def extend(self, task: PipelineTask, lease: float = LEASE) -> None:
-        """Have an item for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
+        """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
     # What became of items -----------------------------------------------------------------------------------------
 
     @sync_and_async
     async def results(self, after: str = "", limit: int = 100) -> list[PipelineResult]:
-        """A page of results, in the order in which the items were put in, after the one with an id."""
+        """Return a page of results, in the order in which the items were put in, after the one with an id."""
         found = await self._page("result/", after, limit)
         return [PipelineResult(id, record["value"], record["correlation"]) for id, record in found]
 
     @sync_and_async
     async def dead(self, after: str = "", limit: int = 100) -> list[DeadItem]:
-        """A page of the items that were tried too often, in the same order."""
+        """Return a page of the items that were tried too often, in the same order."""
         return [
             DeadItem(
                 id, record["stage"], record["value"], record["error"], record["tries"], to_datetime(record["time"])
@@ -209,8 +210,7 @@ class PipelineOperations:
 
     @sync_and_async
     async def forget(self, ids: Iterable[str]) -> int:
-        """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
-        Returns how many there were."""
+        """Delete results and dead items that are not needed any more. Returns their number."""
         wanted = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
         handle, gone = self._resource.handle_for(self.stages[-1]), 0
 
@@ -231,7 +231,7 @@ class PipelineOperations:
 
     @sync_and_async
     async def requeue(self, id: str) -> None:
-        """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFoundError`."""
+        """Try a dead item again, at the stage where it failed. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
         handle = self._resource.handle_for(self.stages[0])
 
@@ -254,7 +254,7 @@ class PipelineOperations:
 
     @sync_and_async
     async def stats(self) -> PipelineStats:
-        """How many items are where."""
+        """Return the numbers of items."""
         await self._resource.handle.guard.allow("read", self.scope, ())
 
         async def look(view: ScopeView) -> PipelineStats:
@@ -269,8 +269,8 @@ class PipelineOperations:
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
-        """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
-        held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
+        """Delete the history but for the last steps, and free its space. Items and results are not affected. Returns
+        the number of deleted steps."""
         return await self._resource.trim_history(keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class PipelineOperations:
         return names
 
     async def _check_stages(self, view: ScopeView) -> list[KeyWrite]:
-        """Note the stages with the first item; later they have to be the same."""
+        """Store the stages with the first item; later they must be the same."""
         found = await view.item(_STAGES)
         if found is None:
             return [KeyWrite(_STAGES, "begin", packed=pack_value(self._resource.handle, _STAGES, list(self.stages)))]
@@ -331,7 +331,7 @@ class PipelineOperations:
         return []
 
     async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
-        """What there is to know of an item, unless its workers died too often."""
+        """Return the record of an item, unless its workers died too often."""
         found = await view.item(_item_key(due.name))
         if found is None:
             return RefusedWork(())
@@ -419,7 +419,7 @@ class PipelineOperations:
         return task._claim
 
     async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
-        """Hand an item on, or give it back; False if it is another's by now."""
+        """Hand an item on, or return it; False if it is another's by now."""
         try:
             if error is None:
                 try:

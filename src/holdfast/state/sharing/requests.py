@@ -1,9 +1,9 @@
-"""Request and response: questions that one process asks, and one of many others answers.
+"""Requests and responses: one process asks, and one of many others answers.
 
-A request is work of one lane (`work_queue`): a responder holds it while its handler is at work, and if it dies, another
-gets it. The answer is put and the request taken away in one commit, and only by who holds it: each request is answered
-once. A request that was cancelled, or that is past its deadline, is handed out no more, and an answer to it is refused.
-Answers stay for a minute beyond the deadline, for one that asked and was started anew; they go by themselves.
+A request is work in a queue (`work_queue`): a responder holds it while its handler runs, and if it dies, another gets
+it. The answer is stored and the request deleted in one commit, only by the responder that holds it: each request is
+answered once. A request that was cancelled or is past its deadline is not handed out, and an answer to it is refused.
+Answers are retained for a minute after the deadline, for a caller that was restarted, and then deleted automatically.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeW
 from holdfast.state.writer import KeyWrite, commit
 
 ASK, SERVE = "ask", "serve"
-"""The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to
-serve."""
+"""The keys of the requests' scope: asking needs the right to write the first, serving to read and write the second."""
 
 TIMEOUT = 30.0
-"""How many seconds one waits for an answer, unless told otherwise."""
+"""How many seconds to wait for an answer by default."""
 
 _QUEUE = "call"
 _RETENTION = 60 * 10**9
 _SWEEP_LIMIT = 8
-"""How many requests that are long over are cleared away when another is asked."""
+"""How many old requests are deleted when another is made."""
 
 
 class Request:
-    """A request that is to be answered. `value` is what was asked, `actor` who asked it."""
+    """A request to answer. `value` is the payload, `actor` who sent it."""
 
     def __init__(self, id: str, claim: WorkClaim, record: dict[str, Any], where: Scope) -> None:
         self.id = id
@@ -67,12 +66,12 @@ class Request:
         return f"<Request {self.id}>"
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this request as their cause, and its correlation id."""
+        """Give all changes in this block this request as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class _Answer(NamedTuple):
-    """An answer: a value, or what went wrong."""
+    """An answer: a value or an error."""
 
     ok: bool
     value: Any
@@ -80,7 +79,7 @@ class _Answer(NamedTuple):
 
 
 class RequestsOperations:
-    """What can be done with requests. `Requests` and `AsyncRequests` have these as methods."""
+    """Operations on requests. `Requests` and `AsyncRequests` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
         self._resource = place
@@ -90,37 +89,37 @@ class RequestsOperations:
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for them: who may write its key `ask` may ask, who may read and write its key `serve`
-        may serve."""
+        """The scope that decides who may use them: writing its key `ask` allows asking, reading and writing its key
+        `serve` allows serving."""
         return self._resource.scope
 
     # Asking -----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
-        """Ask, and wait for the answer, for so many seconds.
+        """Send a request, and wait for the answer.
 
         `HandlerError` if the responder raised an error. `RequestTimeoutError` if no answer came in time; its code says
-        more: `no-responder` if nobody took the request, `responder-died` if who had it gave no sign of life any more.
-        The request is then cancelled.
+        more: `no-responder` if nobody took the request, `responder-died` if the lease of the responder ended. The
+        request is then cancelled.
         """
         return await self._wait(await self._ask(payload, timeout), timeout)
 
     @sync_and_async
     async def ask(self, payload: Any, *, timeout: float = TIMEOUT) -> str:
-        """Ask, and do not wait. Returns the id by which to `wait` for the answer, in this process or another. After so
-        many seconds nobody answers it any more."""
+        """Send a request without waiting. Returns the id to `wait` for, in this process or another. After the
+        timeout nobody answers it any more."""
         return await self._ask(payload, timeout)
 
     @sync_and_async
     async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
-        """The answer to a request. The same as `call` from here on. `NotFoundError` if there is no such request, or it
-        was cancelled, or its answer was given over a minute after its time."""
+        """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
+        cancelled, or its answer was deleted."""
         return await self._wait(id, timeout)
 
     @sync_and_async
     async def cancel(self, id: str) -> bool:
-        """Take a request back: nobody answers it any more. False if it was answered, or is not there."""
+        """Cancel a request. False if it was answered, or does not exist."""
         try:
             await self._cancel(id)
         except _AlreadyAnswered:
@@ -133,8 +132,8 @@ class RequestsOperations:
 
     @sync_and_async
     async def take(self, *, lease: float = LEASE, timeout: float | None = 0) -> Request | None:
-        """A request to answer; None if there was none within so many seconds. It is this responder's for as long as
-        the lease lasts, and another's after that."""
+        """Take a request to answer; None if there was none before the timeout. It is this responder's until the
+        lease ends, and another's after that."""
         return await self._take(lease, timeout)
 
     @sync_and_async
@@ -145,7 +144,7 @@ class RequestsOperations:
 
     @sync_and_async
     async def fail(self, request: Request, error: BaseException | str) -> None:
-        """Answer that it went wrong. Whoever asked gets a `HandlerError` with the name of the error and its text."""
+        """Answer with an error. The caller gets a `HandlerError` with its name and text."""
         await self._answer(request, _failure(error))
 
     @sync_and_async
@@ -180,19 +179,19 @@ class RequestsOperations:
 
     @sync_and_async
     async def extend(self, request: Request, lease: float = LEASE) -> None:
-        """Have a request for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
+        """Extend the lease of a request. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
 
     @sync_and_async
     async def pending(self) -> int:
-        """How many requests wait for a responder."""
+        """Return the number of requests that wait for a responder."""
         await self._resource.require("read", SERVE)
         return await read_scope(self._resource.handle, self._resource.name, lambda view: view.count(f"{_QUEUE}/ready/"))
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
-        """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
-        held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
+        """Delete the history but for the last steps, and free its space. Requests and answers are not affected.
+        Returns the number of deleted steps."""
         return await self._resource.trim_history(keep)
 
     # Inside -----------------------------------------------------------------------------------------------------
@@ -253,7 +252,7 @@ class RequestsOperations:
         return await read_scope(self._resource.handle, self._resource.name, look)
 
     async def _cancel(self, id: str) -> RequestTimeoutError:
-        """Take a request back, and tell why it has no answer."""
+        """Cancel a request, and return why it has no answer."""
         handle = self._resource.handle_for(ASK)
         where = f"request {id} of {self._resource.name}"
         told = RequestTimeoutError(
@@ -302,7 +301,7 @@ class RequestsOperations:
         return Request(claim.name, claim, record, self._resource.name)
 
     async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
-        """What was asked, unless it is too late to answer."""
+        """Return the record of a request, unless it is past its deadline."""
         found = await view.item(_item_key(due.name))
         if found is None:
             return RefusedWork(())
@@ -334,7 +333,7 @@ class RequestsOperations:
         await commit(handle, {self._resource.name: writes})
 
     async def _answer_if_held(self, request: Request, answer: _Answer) -> bool:
-        """Answer with what became of a request; False if it was cancelled, or is another's by now."""
+        """Answer a request; False if it was cancelled, or is another's by now."""
         try:
             try:
                 await self._answer(request, answer)
@@ -406,7 +405,7 @@ def _end_key(time: int, name: str) -> str:
 
 
 async def _sweep(view: ScopeView) -> list[KeyWrite]:
-    """Clears away what is left of requests that are long over."""
+    """Delete what is left of old requests."""
     gone = []
     for key in await view.all_keys("end/", _SWEEP_LIMIT):
         time, name = key.split("/")[1:]

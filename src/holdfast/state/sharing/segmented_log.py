@@ -1,9 +1,9 @@
-"""Chains: what would be one line without an end, in links that can be dropped one by one.
+"""Segmented logs: an endless line, as segments that can be deleted one by one.
 
-A link is a line of at most `LENGTH` steps; the next one is begun when it is full, on condition that its last step is
-still there. Links are dropped from the first on, and never the last one: so one that is missing was either dropped, and
-then so were all before it, or is not begun yet. The first link is begun together with the chain's own line, which is
-begun once: nobody who has slept meanwhile can begin it again.
+A segment is a line of at most `LENGTH` steps; the next one starts when it is full, on condition that its last step
+still exists. Segments are deleted from the first on, and never the last: so one that is missing was either deleted,
+like all before it, or has not started. The first segment starts together with the log's own line, which starts once: a
+process that was suspended cannot start it again.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ from holdfast.state.writer import KeyWrite, WrittenKey, commit
 T = TypeVar("T")
 
 LENGTH = 1024
-"""How many steps a link has at most. The number of a step says in which link it is: this is part of the format."""
+"""The maximum number of steps in a segment. The number of a step says in which segment it is: this is part of the
+format."""
 
 SEGMENT = "link"
 _DIGITS = 12
 _BEGUN = "begun"
-"""The one key of the chain's own line."""
+"""The only key of the log's own line."""
 
 _WEIGHT = 200
-"""About how many bytes of memory it takes to remember which link is the last."""
+"""About how many bytes of memory the cached number of the last segment takes."""
 
 _ATTEMPTS = 100
-"""How often one looks for the link to append to, where others begin and drop links meanwhile."""
+"""How often to look for the segment to append to, while others start and delete segments."""
 
 MakeWrites: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
-"""Works out what a step changes, given the state after the chain's last step."""
+"""Computes the changes of a step, given the state after the log's last step."""
 
 
 class _Full(ConflictError):
-    """The link has no room left."""
+    """The segment is full."""
 
 
 class _OtherSegment(ConflictError):
-    """This is not the link to append to."""
+    """This is not the segment to append to."""
 
 
 class AppendedEntry(NamedTuple):
-    """A step that was appended: its number in the chain, from 0 on, and its id."""
+    """A step that was appended: its number in the log, from 0 on, and its id."""
 
     number: int
     id: str
 
 
 class LogPage(NamedTuple):
-    """Steps that follow each other, and the number of the first; of those that were dropped, none are in it."""
+    """Consecutive steps that still exist, and the number of the first."""
 
     first: int
     line: Line
@@ -68,7 +69,7 @@ class LogPage(NamedTuple):
 
 
 class SegmentedLog:
-    """A chain of lines below a name that no scope has."""
+    """A log in lines below a name that no scope has."""
 
     def __init__(self, handle: StoreHandle, own: Scope) -> None:
         self._handle = handle
@@ -76,17 +77,17 @@ class SegmentedLog:
         self._cache_key = ("chain", handle.line(own))
 
     def segment(self, number: int) -> Scope:
-        """How a link is named."""
+        """Return the name of a segment."""
         return Scope((*self._name.parts, ScopePart(SEGMENT, f"{number:0{_DIGITS}d}")))
 
     def line(self, number: int) -> Line:
-        """The line of a link."""
+        """Return the line of a segment."""
         return self._handle.line(self.segment(number))
 
     # Appending --------------------------------------------------------------------------------------------------
 
     async def append(self, handle: StoreHandle, make: MakeWrites) -> AppendedEntry:
-        """Append a step, by whoever the handle is for."""
+        """Append a step, with the rights of the handle."""
         number = await self._cached_last()
         for _ in range(_ATTEMPTS):
             try:
@@ -103,7 +104,7 @@ class SegmentedLog:
         raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._name), hint="Try again")
 
     async def _start(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
-        """Begin the chain."""
+        """Start the log."""
 
         async def begin(view: ScopeView) -> list[KeyWrite]:
             if await view.version(_BEGUN):
@@ -114,7 +115,7 @@ class SegmentedLog:
         return written
 
     async def _append(self, handle: StoreHandle, number: int, make: MakeWrites) -> list[WrittenKey]:
-        """Append to a link, and begin it if the one before is full."""
+        """Append to a segment, and start it if the one before is full."""
         before: StepRef | None = None
 
         async def writes(view: ScopeView) -> Sequence[KeyWrite]:
@@ -136,26 +137,26 @@ class SegmentedLog:
         return written
 
     async def _last_step(self, number: int) -> StepRef | None:
-        """The last step of a full link; None if there is no such link."""
+        """Return the last step of a full segment; None if there is no such segment."""
         (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
         return StepRef.of(rows[0]) if rows else None
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     async def length(self) -> int:
-        """How many steps there are, with those that were dropped."""
+        """Return the number of steps, with those that were deleted."""
         latest = await self._latest()
         return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
 
     async def read_latest(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-        """What one sees who looks at the state after the last step."""
+        """Read the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
         return await read_line_at(self._handle, line, point, look)
 
     async def read(self, start: int, limit: int) -> LogPage:
-        """Steps from a number on; none, if there are none yet. If those were dropped, from the first one that is there
-        on. What follows them in the next link takes another read."""
+        """Return steps from a number on; if those were deleted, from the first that exists on. A page ends with its
+        segment."""
         while True:
             number, seq = divmod(start, LENGTH)
             line = self.line(number)
@@ -169,7 +170,7 @@ class SegmentedLog:
             start = first * LENGTH
 
     async def _latest(self) -> tuple[int, StepRef] | None:
-        """The last link, and its last step."""
+        """Return the last segment, and its last step."""
         number = await self._cached_last()
         while number is not None:
             memo = await self._handle.engine.lines.revalidate_tip(self.line(number))
@@ -185,12 +186,12 @@ class SegmentedLog:
     # Dropping ---------------------------------------------------------------------------------------------------
 
     async def first(self) -> int:
-        """The number of the first step that is there."""
+        """Return the number of the first step that exists."""
         return LENGTH * (await self._outermost(reverse=False) or 0)
 
     async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = UNCONDITIONAL) -> int:
-        """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
-        last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
+        """Delete segments from the first on, while `goes` is true for the number and the last step of each; but not
+        the last segment, nor one that is held. Returns the number of deleted steps. Their audit is retained."""
         first, last, dropped = await self._outermost(reverse=False), await self._last_segment(), 0
         for number in range(first or 0, last or 0):
             end = await self._last_step(number)
@@ -204,7 +205,7 @@ class SegmentedLog:
         return dropped
 
     async def delete(self, permit: Permit = UNCONDITIONAL) -> bool:
-        """Remove all of it. False if there was nothing. What the audit says of it stays."""
+        """Delete the log. False if there was none. Its audit is retained."""
         own = self._handle.line(self._name)
         if await self._handle.engine.lines.load_tip(own) is None:
             return False
@@ -229,14 +230,14 @@ class SegmentedLog:
         return await self._last_segment() if known is None else known
 
     async def _last_segment(self) -> int | None:
-        """The last link there is."""
+        """Return the number of the last segment."""
         number = await self._outermost(reverse=True)
         if number is not None:
             self._cache_last(number)
         return number
 
     async def _outermost(self, *, reverse: bool) -> int | None:
-        """The first or the last link there is."""
+        """Return the number of the first or the last segment."""
         tenant, prefix = self._handle.tenant, Scope((*self._name.parts, ScopePart(SEGMENT, ""))).line
         # A colon is what comes after the digits.
         query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)

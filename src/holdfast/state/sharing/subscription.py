@@ -1,9 +1,9 @@
-"""Subscriptions to a topic, each with a cursor that outlives the program.
+"""Subscriptions to a topic, each with a durable cursor.
 
-**What is promised.** A subscriber gets every message at least once, in the order in which they were published, and
-none before it is durable. A message counts as received once it is acknowledged: by `ack`, or when the next one is asked
-for. Whoever dies before that gets it again when it comes back under its name; whoever does not die gets each once. The
-cursor holds the token of who subscribed last: one that was replaced can acknowledge nothing any more.
+A subscriber gets every message at least once, in the order in which they were published, and none before it is durable.
+A message counts as received once it is acknowledged: by `ack`, or when the next one is requested. A subscriber that
+dies before that gets it again when it subscribes under its name. The cursor has the token of the latest subscription:
+one that was replaced cannot acknowledge anything any more.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PAGE = 128
 
 
 class _Cursor(NamedTuple):
-    """How far a subscriber has got, and who may go on."""
+    """The position of a subscriber, and the token of its subscription."""
 
     number: int
     token: str
 
 
 class SubscriptionOperations:
-    """What can be done with a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
+    """Operations on a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
 
     def __init__(self, place: SharedResource, name: str, token: str, cursor: int) -> None:
         self.name = name
@@ -61,20 +61,20 @@ class SubscriptionOperations:
 
     @sync_and_async
     async def lag(self) -> int:
-        """How many messages there are that were not acknowledged yet."""
+        """Return the number of messages that are not acknowledged yet."""
         await self._resource.require("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
     @sync_and_async
     async def receive(self, timeout: float | None = None) -> TopicMessage | None:
-        """The next message; None if there was none within so many seconds. Acknowledges those received before."""
+        """Return the next message; None after the timeout. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
     @sync_and_async
     async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
-        """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
-        received before."""
+        """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
+        before."""
         if validation.require_count(limit, "number of messages") < 1:
             raise InvalidError("at least 1 message is received")
         await self._ack()
@@ -110,7 +110,7 @@ class SubscriptionOperations:
             count += 1
 
     def rewind(self) -> None:
-        """Receive again what was received and not acknowledged."""
+        """Receive again what was not acknowledged."""
         self._waiting.clear()
         self._received = self._acknowledged
 
@@ -127,7 +127,7 @@ class SubscriptionOperations:
         return found
 
     async def _fetch(self) -> bool | None:
-        """Read what is new."""
+        """Read new messages."""
         self._waiting += await read_messages(self._resource, await self._topic.read(self._received, _PAGE))
         return True if self._waiting else None
 
@@ -153,7 +153,7 @@ class SubscriptionOperations:
 
 
 class Subscription(SyncApi, SubscriptionOperations):
-    """A subscription to a topic. Iterating over it gives messages as they come, for ever."""
+    """A subscription to a topic. Iterating over it yields messages as they come, for ever."""
 
     def __iter__(self) -> Iterator[TopicMessage]:
         while True:
@@ -190,7 +190,7 @@ async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start
 
 
 async def read_cursor(chain: SegmentedLog) -> int:
-    """How far a subscriber has got."""
+    """Return the position of a subscriber."""
     found = await chain.read_latest(_find_cursor)
     return 0 if found is None else found.number
 

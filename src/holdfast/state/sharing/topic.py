@@ -1,6 +1,6 @@
-"""Broadcast: a topic, whose messages each subscriber gets, all of them and in order.
+"""Topics: every subscriber gets all messages, in order.
 
-A message is a step of the topic's chain, so that none is lost or doubled, and all see them in one order. A subscriber
+A message is a step of the topic's log, so that none is lost or duplicated, and all see them in one order. A subscriber
 is a name with a cursor of its own (`subscription`).
 """
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 _TRIMMED = "trimmed"
-"""The key of the topic's own line that says how many messages are gone."""
+"""The key of the topic's own line that has the number of deleted messages."""
 
 
 class PublishedMessage(NamedTuple):
-    """A message that was published: its number in the topic, from 1 on, and its id."""
+    """A published message: its number in the topic, from 1 on, and its id."""
 
     number: int
     id: str
 
 
 class Subscriber(NamedTuple):
-    """A subscriber: the number of the last message that it acknowledged, and how many there are after that."""
+    """A subscriber: the number of the last message that it acknowledged, and how many follow."""
 
     name: str
     actor: str
@@ -46,7 +46,7 @@ class Subscriber(NamedTuple):
 
 
 class TopicOperations:
-    """What can be done with a topic. `Topic` and `AsyncTopic` have these as methods."""
+    """Operations on a topic. `Topic` and `AsyncTopic` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
         self._resource = place
@@ -57,12 +57,12 @@ class TopicOperations:
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for the topic: who may write it may publish, who may read it may subscribe."""
+        """The scope that decides who may use the topic: writing it allows publishing, reading it subscribing."""
         return self._resource.scope
 
     @sync_and_async
     async def publish(self, message: Any) -> PublishedMessage:
-        """Publish a message. When this returns it is durable, and every subscriber will get it."""
+        """Publish a message. It is durable when this returns, and every subscriber will get it."""
         handle = self._resource.handle_for(MESSAGE)
         packed = pack_value(handle, MESSAGE, message)
 
@@ -74,8 +74,8 @@ class TopicOperations:
 
     @sync_and_async
     async def read(self, after: int = 0, limit: int = 100) -> list[TopicMessage]:
-        """A page of messages, from the one after a number on, or from the first that is still there. Whoever reads so
-        keeps count by themselves."""
+        """Return a page of messages, from the one after a number on, or from the first that still exists. There is
+        no cursor: the caller counts."""
         if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
             raise InvalidError("a page starts after a number from 0 up, and has 1 message or more")
         await self._resource.require("read", MESSAGE)
@@ -85,29 +85,29 @@ class TopicOperations:
 
     @sync_and_async
     async def count(self) -> int:
-        """How many messages were published so far, with those that were trimmed."""
+        """Return the number of messages published so far, with those that were trimmed."""
         await self._resource.require("read", MESSAGE)
         return await self._log.length()
 
     @sync_and_async
     async def subscribers(self) -> list[Subscriber]:
-        """All who have subscribed, by whom, and how far each has got."""
+        """List all subscribers and their positions."""
         await self._resource.require("read", MESSAGE)
         return await self._subscribers()
 
     @sync_and_async
     async def unsubscribe(self, name: str) -> bool:
-        """Forget a subscriber, and how far it has got. False if there was none."""
+        """Delete a subscriber and its cursor. False if there was none."""
         permit = await self._resource.require("read", MESSAGE)
         return await reader_log(self._resource, name).delete(permit)
 
     @sync_and_async
     async def trim(self, *, older_than: float | timedelta | None = None) -> int:
-        """Drop messages that all subscribers have acknowledged; or, given an age in seconds or as a timedelta, those
-        that are older, whoever has them yet to come. Without a subscriber and an age, nothing goes.
+        """Delete messages that all subscribers have acknowledged; or, with an age in seconds or as a timedelta, all
+        that are older. Without a subscriber and an age, nothing is deleted.
 
-        They go by the thousand: how many are left beyond what should go is no more than that. Returns how many went.
-        Takes the right to write the topic's scope.
+        Messages are deleted in segments of about a thousand. Returns their number. Needs the right to write the topic's
+        scope.
         """
         permit = await self._resource.require("write", MESSAGE)
         before = None if older_than is None else self._resource.handle.now() - nanoseconds(older_than)
@@ -125,7 +125,7 @@ class TopicOperations:
 
     @sync_and_async
     async def delete(self) -> bool:
-        """Remove the topic with all messages and subscribers. False if there was none."""
+        """Delete the topic with all messages and subscribers. False if there was none."""
         permit = await self._resource.require("write", MESSAGE)
         for scope in await self._readers():
             await SegmentedLog(self._resource.handle, scope).delete(permit)
@@ -142,7 +142,7 @@ class TopicOperations:
         return found
 
     async def _readers(self) -> list[Scope]:
-        """How the chains of all subscribers are named."""
+        """Return the names of the logs of all subscribers."""
         start = f"{self._resource.name.line}/reader:"
         lines = await self._resource.handle.engine.lines.names(self._resource.handle.tenant, start)
         found = [Scope(tuple(map(ScopePart.parse, line.name[len(MARK) :].split("/")))) for line in lines]
@@ -153,11 +153,11 @@ class Topic(SyncApi, TopicOperations):
     """A topic: `store.sharing.topic("news")`."""
 
     def subscribe(self, name: str, *, start: Start = "now") -> Subscription:
-        """Subscribe under a name, or go on where the subscriber of that name was.
+        """Subscribe under a name, or resume at the position of the subscriber of that name.
 
-        A new one gets what is published from now on, or all messages that are still there (`start="start"`). Names are
-        the own of each identity: two agents that subscribe as `inbox` are two subscribers. Of two that are subscribed
-        under one name at a time, the last one has it, and the other is told so (`ConflictError`, code `lease-lost`).
+        A new one gets what is published from now on, or all messages that still exist (`start="start"`). Each identity
+        has its own names: two agents that subscribe as `inbox` are two subscribers. Of two subscriptions under one
+        name, the latest is valid, and the other raises `ConflictError` (code `lease-lost`).
         """
         from holdfast.state.sharing.subscription import Subscription, subscribe
 
@@ -165,10 +165,10 @@ class Topic(SyncApi, TopicOperations):
 
 
 class AsyncTopic(AsyncApi, TopicOperations):
-    """The same, for asyncio: operations are awaited."""
+    """A topic for asyncio: operations are awaited."""
 
     async def subscribe(self, name: str, *, start: Start = "now") -> AsyncSubscription:
-        """The same as `Topic.subscribe`."""
+        """Subscribe under a name. See `Topic.subscribe`."""
         from holdfast.state.sharing.subscription import AsyncSubscription, subscribe
 
         return await arun(subscribe(AsyncSubscription, self._resource, name, start))

@@ -1,9 +1,8 @@
-"""Work that is handed out: each piece to one worker at a time, for as long as that one lives.
+"""Queues of work: each piece of work is held by one worker at a time, as long as its lease lasts.
 
-A lane is a row of pieces of work, as keys of a line's state. A piece is `ready`, is `held` by a worker until a time, or
-is to be ready `later`, at a time. Keys that have a time in them are in its order, so that what is due is found by
-looking at the first of them. Who holds a piece has a token: one who was taken for dead, and is not, has the wrong one
-by the time it comes back.
+A queue is a set of keys in a line's state. A piece of work is `ready`, is `held` by a worker until a time, or is to be
+ready `later`, at a time. Keys with a time in them are in its order, so that due work comes first. A worker that holds
+work has a token: one whose lease has ended finds that it is out of date.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from holdfast.state.writer import KeyWrite, commit
 T = TypeVar("T")
 
 LEASE = 60.0
-"""How many seconds a worker holds a piece of work without a sign of life, unless told otherwise."""
+"""How many seconds a worker holds work by default, unless it extends the lease."""
 
 _FEW = 8
-"""How many pieces of work are looked at in one go, for one that can be handed out."""
+"""How many pieces of work are checked at a time."""
 
 _DIGITS = 20
 
@@ -37,7 +36,7 @@ class NoWork(ConflictError):
 
 @dataclass(slots=True)
 class WorkClaim:
-    """That a worker holds a piece of work, until a time."""
+    """The claim of a worker on a piece of work, until a time."""
 
     queue: str
     name: str
@@ -47,12 +46,12 @@ class WorkClaim:
 
     @property
     def key(self) -> str:
-        """The key that says so."""
+        """The key of the claim."""
         return _timed_key(self.queue, "held", self.until, self.name)
 
 
 class DueWork(NamedTuple):
-    """A piece of work that can be handed out, and the key that says so; `lost` if who had it before is dead."""
+    """Work that can be handed out, and its key; `lost` if its previous worker died."""
 
     name: str
     key: str
@@ -61,28 +60,28 @@ class DueWork(NamedTuple):
 
 
 class RefusedWork(NamedTuple):
-    """Work that is not handed out any more, and what becomes of it instead."""
+    """Work that is not handed out any more, and the changes to make instead."""
 
     writes: Sequence[KeyWrite]
 
 
 LoadWork: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
-"""Gives what a worker needs to know of a piece of work."""
+"""Returns what a worker needs for a piece of work."""
 
 
 def ready_key(lane: str, name: str) -> str:
-    """The key of a piece of work that is ready."""
+    """Return the key of work that is ready."""
     return f"{lane}/ready/{name}"
 
 
 def put_work(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
-    """Have a piece of work be ready, or be so at a time."""
+    """Return the change that makes work ready, now or at a time."""
     key = _timed_key(lane, "later", due, name) if due else ready_key(lane, name)
     return KeyWrite(key, "put", packed=pack_value(handle, key, tries))
 
 
 async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
-    """What comes next: that whose worker died, that whose time has come, and then what is ready."""
+    """Return what comes next: work whose worker died, work whose time has come, and then what is ready."""
     found = []
     for what in ("held", "later"):
         for key in await view.all_keys(f"{lane}/{what}/", _FEW):
@@ -97,7 +96,7 @@ async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
 
 
 class TakeWork(Generic[T]):
-    """Taking a piece of work from a lane, if there is one."""
+    """Takes a piece of work from a queue, if there is one."""
 
     def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: LoadWork[T]) -> None:
         self._handle = handle
@@ -108,7 +107,7 @@ class TakeWork(Generic[T]):
         self._result: tuple[WorkClaim, T] | None = None
 
     async def take(self) -> tuple[WorkClaim, T] | None:
-        """A piece of work and what there is to know of it; None if there is none."""
+        """Return a claim and the content of the work; None if there is none."""
         while True:
             try:
                 await commit(self._handle, {self._scope: self._writes})
@@ -135,7 +134,7 @@ class TakeWork(Generic[T]):
 
 
 async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
-    """`ConflictError` unless a worker still holds a piece of work."""
+    """Raise `ConflictError` unless the worker still holds the work."""
     held = await view.item(claim.key)
     if held is None or held.value[0] != claim.token:
         raise ConflictError(
@@ -147,7 +146,7 @@ async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
 
 
 async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
-    """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
+    """Extend the lease of a piece of work. `ConflictError` if it is not held any more."""
     longer: WorkClaim = claim
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
