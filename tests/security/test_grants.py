@@ -257,8 +257,8 @@ def test_what_was_read_while_the_grant_was_revoked_is_not_handed_out(store: Stor
     acting = writer(store)
     reads = acting._guard._rights
 
-    async def late(memo: Any) -> Any:
-        found = await reads(memo)
+    async def late(tip: Any) -> Any:
+        found = await reads(tip)
         acting._guard._rights = reads  # type: ignore[method-assign]
         await type(store.access).revoke(store.access, given)
         return found

@@ -144,7 +144,7 @@ class HookOperations:
     def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
         if points and callable(points[0]):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
-        meant = check_points(points)
+        matched = check_points(points)
         checked = _check_options(phase, options)
 
         def register(function: F) -> F:
@@ -163,7 +163,7 @@ class HookOperations:
                     name,
                     phase,
                     function,
-                    meant,
+                    matched,
                     checked.scope,
                     checked.key,
                     checked.order,
@@ -178,7 +178,7 @@ class HookOperations:
                     HookBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
                 )
             )
-            if SAVE in meant:
+            if SAVE in matched:
                 self._engine.writer.around = CheckpointHooks(self._registry()).save
             return function
 

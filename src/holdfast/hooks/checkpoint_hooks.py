@@ -36,46 +36,48 @@ class CheckpointHooks:
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
-    async def save(self, save: Save, savings: Sequence[AppendRequest]) -> list[StepInfo]:
+    async def save(self, save: Save, requests: Sequence[AppendRequest]) -> list[StepInfo]:
         """Save steps, and call the hooks of those that are checkpoints."""
-        hooked = [None if saving.line.name.startswith(MARK) else self._hooks_for(saving) for saving in savings]
+        hooked = [None if request.line.name.startswith(MARK) else self._hooks_for(request) for request in requests]
         if not any(hooked):
-            return await save(*savings)
-        given = [saving if each is None else await each.begin() for saving, each in zip(savings, hooked, strict=True)]
+            return await save(*requests)
+        given = [
+            request if each is None else await each.begin() for request, each in zip(requests, hooked, strict=True)
+        ]
         heads = await save(*given)
         for each, head in zip(hooked, heads, strict=True):
             if each is not None:
                 each.end(head)
         return heads
 
-    def _hooks_for(self, saving: AppendRequest) -> _HookedSave | None:
-        registry, thread = self._registry, saving.line.name
+    def _hooks_for(self, request: AppendRequest) -> _HookedSave | None:
+        registry, thread = self._registry, request.line.name
         before, after = registry.matching(SAVE, thread)
-        return _HookedSave(registry, saving, before, after) if before or after else None
+        return _HookedSave(registry, request, before, after) if before or after else None
 
 
 class _HookedSave:
     """A checkpoint that has hooks."""
 
     def __init__(
-        self, registry: HookRegistry, saving: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
+        self, registry: HookRegistry, request: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
     ) -> None:
         self._registry = registry
-        self._request = saving
+        self._request = request
         self._before = before
         self._after = after
         self._wants_value = any(hook.wants_value for hook in (*before, *after))
         codec = registry.engine.context.codec
-        metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
+        metadata = codec.unpack(request.metadata) if len(request.metadata) > 1 else {}
         self._subject = HookedChange(
             SAVE,
-            saving.line.name,
+            request.line.name,
             "",
             trace_context.current_or_new(),
             time.perf_counter_ns(),
             load=partial(unpack_state, codec),
             dump=self._dump,
-            metadata={**metadata, "kind": saving.kind},
+            metadata={**metadata, "kind": request.kind},
         )
         self._started = registry.engine.context.clock()
         self._called = False
@@ -87,12 +89,12 @@ class _HookedSave:
 
     async def begin(self) -> AppendRequest:
         """Call the before-hooks, and return the request to save instead."""
-        saving, state = self._request, self._request.state
+        request, state = self._request, self._request.state
         if callable(state):
             state = self._edit(state) if self._wants_value or self._before else state
         else:
             state = await self._call(state)
-        return replace(saving, state=state, attached_changes=self._attach)
+        return replace(request, state=state, attached_changes=self._attach)
 
     async def _call(self, state: PackedMap | None) -> Any:
         """Call the hooks, unless they were called for the same state already. Returns the state to save."""
@@ -107,27 +109,30 @@ class _HookedSave:
     def _edit(self, edit: Edit) -> Edit:
         """Wrap an edit, so that hooks see its result."""
 
-        async def hooked(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-            found = await edit(parent, held)
+        async def hooked(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+            found = await edit(parent, loaded)
             if not self._wants_value:
                 await self._call(None)
                 return found
             line, states = self._request.line, self._registry.engine.states
             old: PackedMap = {}
-            if held is not None:
-                old = await states.resolve_pointers(line, await states.whole(line, held))
+            if loaded is not None:
+                old = await states.resolve_pointers(line, await states.whole(line, loaded))
             new = await self._call(apply_map(found, old))
             return diff_maps(old, new) if self._subject.changed else found
 
         return hooked
 
     def _attach(self, id: str) -> list[Change]:
-        saving, clock = self._request, self._registry.engine.context.clock
-        own = [] if saving.attached_changes is None else list(saving.attached_changes(id))
+        request, clock = self._request, self._registry.engine.context.clock
+        own = [] if request.attached_changes is None else list(request.attached_changes(id))
         if not self._subject.events:
             return own
         now = clock()
-        return [*own, *rows(saving.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now)]
+        return [
+            *own,
+            *rows(request.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now),
+        ]
 
     def end(self, head: StepInfo) -> None:
         """Call the after-hooks; not if nothing was saved because nothing changed."""

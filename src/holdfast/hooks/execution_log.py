@@ -119,13 +119,13 @@ async def executions(
     if since is not None and since.tzinfo is None:
         raise InvalidError(f"a time is a datetime with a time zone, not {since!r}")
     start = 0 if since is None else to_time(since)
-    asked = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
+    filter_ = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
     if scope is None:
-        found = await _scan_tenant(engine, tenant, asked)
+        found = await _scan_tenant(engine, tenant, filter_)
     else:
         found = []
         for line in (*lines_of(scope), scope, LINE):
-            found += await _scan_line(engine, (tenant, line), asked)
+            found += await _scan_line(engine, (tenant, line), filter_)
     found.sort(key=lambda row: (int(row.columns[0]), row.key), reverse=True)
     return [_build_execution(engine, row) for row in found[:limit]]
 
@@ -146,26 +146,26 @@ class _ExecutionFilter(NamedTuple):
         return self.scope in (None, where) and self.key in (None, what)
 
 
-async def _scan_line(engine: Engine, line: tuple[str, str], asked: _ExecutionFilter) -> list[Row]:
+async def _scan_line(engine: Engine, line: tuple[str, str], filter_: _ExecutionFilter) -> list[Row]:
     """Return the matching rows of a line, the latest first: ids of steps sort by time."""
     found: list[Row] = []
     stop: tuple[Any, ...] = ()
     while True:
         query = Scan(EVENTS, line, stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await engine.context.backend.read([query])
-        found += filter(asked.matches, rows)
-        if len(rows) < _PAGE or len(found) >= asked.limit or int(rows[-1].columns[0]) < asked.since - _SLACK:
+        found += filter(filter_.matches, rows)
+        if len(rows) < _PAGE or len(found) >= filter_.limit or int(rows[-1].columns[0]) < filter_.since - _SLACK:
             return found
         stop = rows[-1].key[2:]
 
 
-async def _scan_tenant(engine: Engine, tenant: str, asked: _ExecutionFilter) -> list[Row]:
+async def _scan_tenant(engine: Engine, tenant: str, filter_: _ExecutionFilter) -> list[Row]:
     """Return the latest matching rows of all lines."""
     found: list[Row] = []
     start: tuple[Any, ...] = ()
     while True:
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
-        found = nlargest(asked.limit, [*found, *filter(asked.matches, rows)], key=lambda row: int(row.columns[0]))
+        found = nlargest(filter_.limit, [*found, *filter(filter_.matches, rows)], key=lambda row: int(row.columns[0]))
         if len(rows) < _PAGE:
             return found
         *rest, number = rows[-1].key[1:]

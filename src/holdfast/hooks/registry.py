@@ -148,35 +148,35 @@ class HookRegistry:
         """Call before-hooks one after another, and set `subject.stored` to what they return. Raises `VetoError`, after
         the veto was recorded."""
         for hook in hooks:
-            told, result = HookContext(subject), _SKIPPED
+            context, result = HookContext(subject), _SKIPPED
             if hook.pure and not hook.breaker.failures:
-                looked = _call_pure(hook, told)
-                if isinstance(looked, int):
-                    if told.notes:
-                        subject.notes = {**subject.notes, **told.notes} if subject.notes else told.notes
-                    subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", looked))
+                pure_result = _call_pure(hook, context)
+                if isinstance(pure_result, int):
+                    if context.notes:
+                        subject.notes = {**subject.notes, **context.notes} if subject.notes else context.notes
+                    subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", pure_result))
                     continue
-                result = looked
+                result = pure_result
             elif is_running(hook.name) or not hook.breaker.allows():
                 pass
             elif hook.inline:
-                result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, told))
+                result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
             else:
                 run = self._runner.on_loop if hook.is_async else self._runner.in_thread
-                result = await run(hook.function, told, hook.budget, hook_context(hook.name, subject.trace))
-            veto = self._apply_result(hook, subject, told, result)
+                result = await run(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
+            veto = self._apply_result(hook, subject, context, result)
             if veto is not None:
                 await self._raise_veto(subject, veto)
 
     def _apply_result(
-        self, hook: Hook, subject: HookedChange, told: HookContext, result: HookResult
+        self, hook: Hook, subject: HookedChange, context: HookContext, result: HookResult
     ) -> VetoError | None:
         """Apply the result of a before-hook. Returns the veto, if there is one."""
         given = subject.stored
         outcome, changed = result.outcome, False
         if result.returned:
-            if told.notes:
-                subject.notes = {**subject.notes, **told.notes}
+            if context.notes:
+                subject.notes = {**subject.notes, **context.notes}
             if result.value is not None:
                 try:
                     changed = _replace_value(subject, result.value)
@@ -224,11 +224,11 @@ class HookRegistry:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
             if hook.pure and not hook.breaker.failures:
-                looked = _call_pure(hook, HookContext(subject))
-                if isinstance(looked, int):
-                    self.after_queue.record(self._event(hook, subject, "ok", looked))
+                pure_result = _call_pure(hook, HookContext(subject))
+                if isinstance(pure_result, int):
+                    self.after_queue.record(self._event(hook, subject, "ok", pure_result))
                 else:
-                    self.after_queue.record(self._finish_after(hook, subject, looked))
+                    self.after_queue.record(self._finish_after(hook, subject, pure_result))
             elif is_running(hook.name):
                 self.after_queue.record(self._finish_after(hook, subject, _SKIPPED))
             elif hook.inline:
@@ -311,11 +311,11 @@ def _by_phase(hooks: Sequence[Hook]) -> MatchedHooks:
     return MatchedHooks(before, after, not any(hook.key for hook in hooks))
 
 
-def _call_pure(hook: Hook, told: HookContext) -> int | HookResult:
+def _call_pure(hook: Hook, context: HookContext) -> int | HookResult:
     """Call a pure hook that did not fail recently. Returns the duration if it returned nothing, else its result."""
     start = time.perf_counter_ns()
     try:
-        value = hook.function(told)
+        value = hook.function(context)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
         return build_result(start, error=error)
     duration = time.perf_counter_ns() - start

@@ -69,7 +69,7 @@ def late_result(budget: float, start: int) -> HookResult:
 
 
 def call_inline(
-    name: str, trace: trace_context.Trace, function: Callable[[HookContext], Any], told: HookContext
+    name: str, trace: trace_context.Trace, function: Callable[[HookContext], Any], call: HookContext
 ) -> HookResult:
     """Call a sync hook where the change is made."""
     start = time.perf_counter_ns()
@@ -77,16 +77,16 @@ def call_inline(
     before = trace_context.current()
     trace_context.enter(trace)
     try:
-        return call_hook(function, told, start)
+        return call_hook(function, call, start)
     finally:
         trace_context.enter(before)
         _running.reset(at_work)
 
 
-def call_hook(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
+def call_hook(function: Callable[[HookContext], Any], call: HookContext, start: int) -> HookResult:
     """Call a sync hook in this thread."""
     try:
-        value = function(told)
+        value = function(call)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
         return build_result(start, error=error)
     return check_result(start, value)
@@ -111,16 +111,16 @@ class HookRunner:
         self.loop = LoopThread()
 
     def in_thread(
-        self, function: Callable[[HookContext], Any], told: HookContext, budget: float, context: Context
+        self, function: Callable[[HookContext], Any], call: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
         """Run a sync hook in a thread."""
-        return _InThread(self, function, told, budget, context)
+        return _InThread(self, function, call, budget, context)
 
     def on_loop(
-        self, function: Callable[[HookContext], Awaitable[Any]], told: HookContext, budget: float, context: Context
+        self, function: Callable[[HookContext], Awaitable[Any]], call: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
         """Run an async hook on an event loop."""
-        return _OnLoop(self, function, told, budget, context)
+        return _OnLoop(self, function, call, budget, context)
 
     def renew_locks(self) -> None:
         """Reinitialize in a forked child."""
@@ -140,29 +140,29 @@ class _HookCall(Suspension[HookResult]):
         self,
         runner: HookRunner,
         function: Callable[[HookContext], Any],
-        told: HookContext,
+        call: HookContext,
         budget: float,
         context: Context,
     ) -> None:
         self._runner = runner
         self._function = function
-        self._call = told
+        self._call = call
         self._budget = budget
         self._context = context
 
 
 class _InThread(_HookCall):
     def wait(self) -> HookResult:
-        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
+        start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
 
         def task() -> None:
-            found.append(self._run(start))
+            results.append(self._run(start))
             done.release()
 
         self._runner.workers.start(task)
         # Whoever ended just now is not late, even if it was this thread that had to wait for its turn.
-        return found[0] if done.acquire(timeout=self._budget) or found else late_result(self._budget, start)
+        return results[0] if done.acquire(timeout=self._budget) or results else late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
@@ -193,18 +193,18 @@ class _InThread(_HookCall):
 
 class _OnLoop(_HookCall):
     def wait(self) -> HookResult:
-        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
+        start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
         loop = self._runner.loop.loop()
         tasks = []
 
         async def task() -> None:
-            found.append(await self._run(start))
+            results.append(await self._run(start))
             done.release()
 
         loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(task(), context=self._context)))
-        if done.acquire(timeout=self._budget) or found:
-            return found[0]
+        if done.acquire(timeout=self._budget) or results:
+            return results[0]
         loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
         return late_result(self._budget, start)
 

@@ -53,8 +53,8 @@ async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Di
     point = await point_at(handle, line, a)
     old = _ScopeSide(handle, line, point, moment_of(handle, a, point))
     if b is None:
-        memo = await handle.engine.lines.revalidate_tip(line)
-        new = _ScopeSide(handle, line, None if memo is None else memo.point, handle.now())
+        tip = await handle.engine.lines.revalidate_tip(line)
+        new = _ScopeSide(handle, line, None if tip is None else tip.point, handle.now())
     else:
         point = await point_at(handle, line, b)
         new = _ScopeSide(handle, line, point, moment_of(handle, b, point))

@@ -54,11 +54,11 @@ class ScopeView:
     """A scope's state at one of its steps; empty without a step."""
 
     def __init__(
-        self, handle: StoreHandle, line: Line, point: StepRef | None, held: LoadedState | None, now: int
+        self, handle: StoreHandle, line: Line, point: StepRef | None, loaded: LoadedState | None, now: int
     ) -> None:
         self.point = point
         self.now = now
-        self._loaded = held
+        self._loaded = loaded
         self._handle = handle
         self._line = line
 
@@ -77,8 +77,8 @@ class ScopeView:
         entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
         return None if entry is None else StoredValue(entry, await self._expires(self._loaded, key))
 
-    async def _expires(self, held: LoadedState, key: str) -> int:
-        found = await self._handle.engine.entries.find_rare(self._line, held, names.pack_ttl(key), names.FIRST)
+    async def _expires(self, loaded: LoadedState, key: str) -> int:
+        found = await self._handle.engine.entries.find_rare(self._line, loaded, names.pack_ttl(key), names.FIRST)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def find_live(self, key: str) -> StoredValue | None:
@@ -143,10 +143,10 @@ class ScopeView:
         found = await self._expired(self._loaded, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
 
-    async def _expired(self, held: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
+    async def _expired(self, loaded: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
         """Return expired keys whose expiry channel is between two positions."""
         last = names.TTL_LAST if stop is None else sort_key(stop)
-        found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
+        found = await self._handle.engine.entries.page(self._line, loaded, sort_key(start), last, None)
         times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
@@ -173,14 +173,14 @@ class ScopeReader:
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        memo = await handle.engine.lines.revalidate_tip(line)
-        if memo is None or memo.point is None:
+        tip = await handle.engine.lines.revalidate_tip(line)
+        if tip is None or tip.point is None:
             found = None
         else:
-            point = memo.point
+            point = tip.point
             try:
-                held = await handle.engine.states.get(line, point)
-                found = await ScopeView(handle, line, point, held, handle.now()).item(key)
+                loaded = await handle.engine.states.get(line, point)
+                found = await ScopeView(handle, line, point, loaded, handle.now()).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
                 found = await read_scope(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))

@@ -59,8 +59,8 @@ class TransactionChanges:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
         await self.handle.guard.allow("read", scope, (key,))
         if not part.was_read:
-            memo = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
-            part.was_read, part.point = True, None if memo is None else memo.point
+            tip = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
+            part.was_read, part.point = True, None if tip is None else tip.point
         try:
             found = await read_line_at(
                 self.handle, self.handle.line(scope), part.point, lambda view: view.find_live(key)
@@ -90,7 +90,7 @@ class TransactionChanges:
                 found += await self._unchanged(scope, part, again)
             return found
 
-        return await commit(self.handle, writes, checks, savings=savings, guards=guards if only_read else None)
+        return await commit(self.handle, writes, checks, requests=savings, preconditions=guards if only_read else None)
 
     def _check(self, scope: Scope, part: TransactionScope) -> Callable[[ScopeView], Any]:
         async def check(view: ScopeView) -> None:
@@ -111,18 +111,18 @@ class TransactionChanges:
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
         """Return the conditions that a scope that was only read is unchanged, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
-        memo = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
-        point = None if memo is None else memo.point
+        tip = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
+        point = None if tip is None else tip.point
         try:
             await read_line_at(
                 self.handle, line, point, self._check(scope, part)
             )  # also what has expired since is out of date
         except NotFoundError:
             raise _stale_error(scope, next(iter(part.reads))) from None
-        if memo is None or point is None:
-            return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
+        if tip is None or point is None:
+            return [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
         after = (*line, point.branch, point.seq + 1)
-        return [Expect(LINES, tuple(line), tuple(memo.info)), Expect(STEPS, after, None)]
+        return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
 
 
 def _stale_error(scope: Scope, key: str) -> ConflictError:

@@ -331,28 +331,28 @@ class _ChangeCollector:
         version: int = 0,
     ) -> None:
         """Add a change of the whole scope."""
-        past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
-        self._add_change(trail, scope, place, past, MISSING)
+        entry = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
+        self._add_change(trail, scope, place, entry, MISSING)
 
     async def _add_step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
         point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
         touched = {names.unpack_key(key) for key in (*put, *edit.removed)}
-        every = [past for past in await history.changes_of(self._handle, line, row) if past.key in touched]
+        every = [entry for entry in await history.changes_of(self._handle, line, row) if entry.key in touched]
         shown = []
-        for number, past in enumerate(every, 1):
-            if number <= place.delivered or not self._matches(past.key):
+        for number, entry in enumerate(every, 1):
+            if number <= place.delivered or not self._matches(entry.key):
                 continue
             value = MISSING
-            if past.version:
-                value = await self._value(line, point, past.key, put.get(pack_name(past.key)))
-            shown.append(past.key)
+            if entry.version:
+                value = await self._value(line, point, entry.key, put.get(pack_name(entry.key)))
+            shown.append(entry.key)
             self._add_change(
                 trail,
                 scope,
                 _position_after(point) if number == len(every) else place._replace(delivered=number),
-                past,
+                entry,
                 value,
             )
         if shown:
@@ -367,24 +367,24 @@ class _ChangeCollector:
         return MISSING if found is None else unpack(codec, found.entry.value)
 
     def _add_change(
-        self, trail: _PositionLog, scope: Scope, place: _WatchPosition | None, past: history.HistoryEntry, value: Any
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition | None, entry: history.HistoryEntry, value: Any
     ) -> None:
         count, encode = trail.add(scope, place), self._encode
-        told = WatchedChange(
+        watched = WatchedChange(
             scope=scope,
-            key=past.key,
-            action=past.action,
-            before=past.before,
-            version=past.version,
+            key=entry.key,
+            action=entry.action,
+            before=entry.before,
+            version=entry.version,
             value=value,
-            time=past.time,
-            actor=past.actor,
-            correlation=past.correlation,
-            cause=past.cause,
-            id=past.id,
+            time=entry.time,
+            actor=entry.actor,
+            correlation=entry.correlation,
+            cause=entry.cause,
+            id=entry.id,
             _cursor=lambda: encode(trail.positions(count)),
         )
-        self.changes.append(told)
+        self.changes.append(watched)
 
 
 def _position_after(point: StepRef) -> _WatchPosition:

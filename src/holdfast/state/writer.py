@@ -100,8 +100,8 @@ async def commit(
     writes: Mapping[Scope, Writes],
     checks: Mapping[Scope, Check] | None = None,
     *,
-    savings: Sequence[AppendRequest] = (),
-    guards: Preconditions | None = None,
+    requests: Sequence[AppendRequest] = (),
+    preconditions: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
     """Change keys together with checkpoints to save, on further conditions."""
     trace = trace_context.current_or_new()
@@ -111,8 +111,8 @@ async def commit(
         permit = await handle.guard.allow("write", scope, keys)
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
-    together = [*(edit.request for edit in edits), *savings]
-    for more in (guards, sessions_active(handle, writes)):
+    together = [*(edit.request for edit in edits), *requests]
+    for more in (preconditions, sessions_active(handle, writes)):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)
@@ -177,11 +177,11 @@ class _LineEdit:
             fold_every=FOLD_EVERY,
         )
 
-    async def _edit(self, parent: StepRef | None, held: LoadedState | None) -> EditMap:
+    async def _edit(self, parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
         if self.hooks is not None and self._version:  # it is not the first attempt
             self.hooks.reset()
         self._version = 1 if parent is None else parent.seq + 2
-        view = ScopeView(self._handle, self._line, parent, held, self._handle.now())
+        view = ScopeView(self._handle, self._line, parent, loaded, self._handle.now())
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
@@ -196,7 +196,7 @@ class _LineEdit:
         removed: list[bytes] = []
         self.written = []
         for each in writes:
-            await self._edit_key(view, parent, held, each, put, removed)
+            await self._edit_key(view, parent, loaded, each, put, removed)
         self._describe()
         return EditMap(tuple(removed), tuple(put))
 
@@ -204,7 +204,7 @@ class _LineEdit:
         self,
         view: ScopeView,
         parent: StepRef | None,
-        held: LoadedState | None,
+        loaded: LoadedState | None,
         each: KeyWrite,
         put: list[tuple[bytes, Operation]],
         removed: list[bytes],
@@ -234,7 +234,7 @@ class _LineEdit:
         parts: Sequence[tuple[bytes, Operation]] | None = None
         if action == "patch":
             edit = self._handle.engine.edit_parts(self._line, each.parts, each.removed)
-            parts = (await (edit(None, None) if live is None else edit(parent, held))).put
+            parts = (await (edit(None, None) if live is None else edit(parent, loaded))).put
         if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
             changed = await self.hooks.before(each.key, action, packed, patch, stored, version)

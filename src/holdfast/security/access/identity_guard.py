@@ -50,9 +50,11 @@ class DenialReason(NamedTuple):
 class IdentityGuard(Guard):
     """Checks every access of an identity to the state of scopes."""
 
-    def __init__(self, engine: Engine, tenant: str, identity: Identity, how: GuardMode, notes: AuditRecorder) -> None:
+    def __init__(
+        self, engine: Engine, tenant: str, identity: Identity, guard_mode: GuardMode, notes: AuditRecorder
+    ) -> None:
         self.identity = identity
-        self.guard_mode = how
+        self.guard_mode = guard_mode
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
@@ -97,21 +99,21 @@ class IdentityGuard(Guard):
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
         """Permit an action, or record it and raise `DeniedError`. A permit that depends on grants has the condition
         that they were not revoked."""
-        how = self.guard_mode
+        guard_mode = self.guard_mode
         refusal: DenialReason | None
-        if action == "write" and how.mode == "read-only":
+        if action == "write" and guard_mode.mode == "read-only":
             refusal = DenialReason("this handle only reads", "Act in another mode to write")
-        elif how.mode != "custom" and self.owns(scope):
+        elif guard_mode.mode != "custom" and self.owns(scope):
             return UNCONDITIONAL
-        elif how.policy is not None:
-            refusal = check_policy(how.policy, action, require_scope(scope), keys)
+        elif guard_mode.policy is not None:
+            refusal = check_policy(guard_mode.policy, action, require_scope(scope), keys)
             if refusal is None:
                 return UNCONDITIONAL
         else:
-            memo = await self._access.tip()
-            refusal = self.decide(await self._rights(memo), action, require_scope(scope), keys)
+            tip = await self._access.tip()
+            refusal = self.decide(await self._rights(tip), action, require_scope(scope), keys)
             if refusal is None:
-                return Permit(self._conditions(action, scope, tuple(keys), memo))
+                return Permit(self._conditions(action, scope, tuple(keys), tip))
         raise await self.denied_error(action, scope, keys, refusal)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
@@ -130,8 +132,8 @@ class IdentityGuard(Guard):
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Record that keys were read. Raises `DeniedError` if the right was revoked meanwhile."""
         if self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope)):
-            memo = await self._access.tip()
-            refusal = self.decide(await self._rights(memo), "read", scope, keys)
+            tip = await self._access.tip()
+            refusal = self.decide(await self._rights(tip), "read", scope, keys)
             if refusal is not None:
                 raise await self.denied_error("read", scope, keys, refusal)
         await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
@@ -199,49 +201,49 @@ class IdentityGuard(Guard):
 
     async def denied_error(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
         """Record a denied action, and return its error."""
-        shown = keys if len(keys) <= _MOST_KEYS else ()
-        await self._recorder.denied(self.actor, action, str(scope), shown, refusal.why)
+        recorded = keys if len(keys) <= _MOST_KEYS else ()
+        await self._recorder.denied(self.actor, action, str(scope), recorded, refusal.why)
         where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
         what = f"{self.actor} may not {action} this: {refusal.why}"
         return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
 
-    async def _rights(self, memo: LineTip | None) -> IdentityRights:
+    async def _rights(self, tip: LineTip | None) -> IdentityRights:
         """Return the rights as of a tip of the line; cached until it changes."""
-        if memo is None or memo.point is None:
+        if tip is None or tip.point is None:
             return IdentityRights()
         known, rights = self._cached_rights
-        if known != memo.point.hash:
-            rights = await self._access.rights(memo, self.identity, self.guard_mode.role)
-            self._cached_rights = (memo.point.hash, rights)
+        if known != tip.point.hash:
+            rights = await self._access.rights(tip, self.identity, self.guard_mode.role)
+            self._cached_rights = (tip.point.hash, rights)
         return rights
 
     def _conditions(
-        self, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
+        self, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
     ) -> _PermitConditions:
-        return _PermitConditions(self, action, scope, keys, memo)
+        return _PermitConditions(self, action, scope, keys, tip)
 
     async def recheck(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
         """Check an action again by the current rights, and return the conditions that they stay so."""
-        memo = await self._access.tip()
-        refusal = self.decide(await self._rights(memo), action, scope, keys)
+        tip = await self._access.tip()
+        refusal = self.decide(await self._rights(tip), action, scope, keys)
         if refusal is not None:
             raise await self.denied_error(action, scope, keys, refusal)
-        return self._access.tip_unchanged(memo)
+        return self._access.tip_unchanged(tip)
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
+    def unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the rights are unchanged."""
-        return self._access.tip_unchanged(memo)
+        return self._access.tip_unchanged(tip)
 
 
 class _PermitConditions:
     """The conditions of a permit: those it was given on at the first attempt, a new check at later ones."""
 
     def __init__(
-        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
+        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
     ) -> None:
         self._guard = guard
         self._request = (action, scope, keys)
-        self._tip = memo
+        self._tip = tip
 
     async def __call__(self, again: bool) -> Sequence[Change]:
         return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)

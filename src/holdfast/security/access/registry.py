@@ -77,11 +77,11 @@ class AccessRegistry:
         """Return the current tip of the line."""
         return await self._line.tip()
 
-    def tip_unchanged(self, memo: LineTip | None) -> list[Change]:
+    def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""
-        return self._line.tip_unchanged(memo)
+        return self._line.tip_unchanged(tip)
 
-    async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
+    async def rights(self, tip: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
         """Return the rights of an identity as of a tip."""
 
         async def look(entries: SystemLineEntries) -> IdentityRights:
@@ -106,7 +106,7 @@ class AccessRegistry:
                 None if named is None else load_policy(named, f"role {role!r}"),
             )
 
-        return await self._line.read_at(None if memo is None else memo.point, look)
+        return await self._line.read_at(None if tip is None else tip.point, look)
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
@@ -144,21 +144,21 @@ class AccessRegistry:
 
     # Changing -------------------------------------------------------------------------------------------------
 
-    async def grant(self, wanted: GrantRequest) -> GrantRecord:
+    async def grant(self, request: GrantRequest) -> GrantRecord:
         """Add a grant."""
         now = self._clock()
-        if wanted.until and wanted.until <= now:
+        if request.until and request.until <= now:
             raise InvalidError(
                 "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
             )
         grant = GrantRecord(
             secrets.token_hex(8),
-            wanted.to,
-            wanted.right,
-            str(wanted.scope),
-            wanted.keys,
-            wanted.below,
-            wanted.until,
+            request.to,
+            request.right,
+            str(request.scope),
+            request.keys,
+            request.below,
+            request.until,
             self._actor,
             now,
         )

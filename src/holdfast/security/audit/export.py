@@ -68,11 +68,11 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
         write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
         lines = await audited_lines(engine, tenant)
         for line in lines:
-            async for told in audited_steps(engine, line):
-                write(_document(engine, line, told))
-                heads[chain_name(line, told.point.branch)] = (told.point.seq + 1, told.point.hash.hex())
+            async for audited in audited_steps(engine, line):
+                write(_document(engine, line, audited))
+                heads[chain_name(line, audited.point.branch)] = (audited.point.seq + 1, audited.point.hash.hex())
                 steps += 1
-                rows += len(told.rows)
+                rows += len(audited.rows)
         write({"heads": heads})
         digest = whole.hexdigest()
         file.write(json.dumps({"digest": digest}).encode() + b"\n")
@@ -80,8 +80,8 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     return AuditExport(str(path), len(lines), steps, rows, digest, heads)
 
 
-def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
-    point, step, rows, problem = told
+def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any]:
+    point, step, rows, problem = audited
     found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
         return found | ({"damaged": problem} if problem else {"pruned": True})
@@ -152,8 +152,8 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
         except (KeyError, TypeError, ValueError, HoldfastError) as error:
             where = (str(document.get("line", "")), str(document.get("id", "")))
             checked.findings.append(AuditFinding(*where, f"the line of the file cannot be read: {error}"))
-    for line, known in hashes.items():
-        checked.heads[line] = (max(known) + 1, known[max(known)]) if known else (0, "")
+    for line, chain_hashes in hashes.items():
+        checked.heads[line] = (max(chain_hashes) + 1, chain_hashes[max(chain_hashes)]) if chain_hashes else (0, "")
     if ends != {line: list(end) for line, end in checked.heads.items()}:
         checked.findings.append(AuditFinding("", "", "the ends of the lines are not those that the file says"))
     for line, (length, last) in (heads or {}).items():
@@ -186,14 +186,14 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
 
 def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: AuditCheck) -> None:
     line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
-    known = hashes.setdefault(line, {})
+    chain_hashes = hashes.setdefault(line, {})
     id = str(document.get("id", ""))
     checked.steps += 1
     wrong: list[str] = []
-    if seq != len(known):
-        wrong.append(f"steps {len(known)} to {seq - 1} are missing")
-    before = known.get(seq - 1)
-    known[seq] = commit
+    if seq != len(chain_hashes):
+        wrong.append(f"steps {len(chain_hashes)} to {seq - 1} are missing")
+    before = chain_hashes.get(seq - 1)
+    chain_hashes[seq] = commit
     if document.get("pruned"):
         checked.pruned += 1
     elif "damaged" in document:
@@ -230,7 +230,9 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
 def _belongs_to(chained: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
     """Whether a hash is that of a step of the line that a branch belongs to."""
     line = chained.partition(BETWEEN)[0]
-    return any(commit in known.values() for name, known in hashes.items() if name.partition(BETWEEN)[0] == line)
+    return any(
+        commit in chain_hashes.values() for name, chain_hashes in hashes.items() if name.partition(BETWEEN)[0] == line
+    )
 
 
 def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
@@ -247,5 +249,5 @@ def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list
     about = codec.unpack(metadata)
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
     numbers = [row[0] for row in document["rows"]]
-    told = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
-    return wrong + find_mismatches(about, numbers, told)
+    audited = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
+    return wrong + find_mismatches(about, numbers, audited)

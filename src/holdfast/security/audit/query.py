@@ -199,31 +199,31 @@ class _Stream:
         return _RowPosition(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
-async def query_audit(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
+async def query_audit(handle: StoreHandle, query: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
     """Return a page of the audit, the newest first, by the time of writing."""
-    heap = await _streams(handle, question, limit, None if after is None else _RowPosition.parse(after))
+    heap = await _streams(handle, query, limit, None if after is None else _RowPosition.parse(after))
     page: list[AuditRecord] = []
     while heap and len(page) < limit:
         stream = heapq.heappop(heap)
         place, row = stream.position, await stream.next()
         if row is None:
             continue  # the line is gone meanwhile; what it said is in that of the audit
-        told = _EventRow.of(row)
-        written = max(told.time, time_of(place.id))  # what was carried over is much older than its step
-        if written < question.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
+        event = _EventRow.of(row)
+        written = max(event.time, time_of(place.id))  # what was carried over is much older than its step
+        if written < query.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
-        if question.matches(told):
-            page.append(_to_record(handle, stream.line, row, told, place))
+        if query.matches(event):
+            page.append(_to_record(handle, stream.line, row, event, place))
         if await stream.advance():
             heapq.heappush(heap, stream)
     return page
 
 
-async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _RowPosition | None) -> list[_Stream]:
+async def _streams(handle: StoreHandle, query: AuditQuery, limit: int, after: _RowPosition | None) -> list[_Stream]:
     """Return the lines that may have matching rows, as a heap."""
     backend, tenant = handle.engine.context.backend, handle.tenant
-    if question.scope:
-        names: Iterable[str] = sorted({*lines_of(question.scope), ACCESS, AUDIT})
+    if query.scope:
+        names: Iterable[str] = sorted({*lines_of(query.scope), ACCESS, AUDIT})
         lines = [Line(tenant, name) for name in names]
     else:
         lines = await handle.engine.lines.names(tenant, MARK)
@@ -235,7 +235,7 @@ async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after:
             if rows:
                 stream.start_at(rows[0])
                 heap.append(stream)
-        if question == AuditQuery():
+        if query == AuditQuery():
             # All of it is asked for: the page is filled by as many lines as it has rows, at most.
             heap = heapq.nsmallest(limit, heap)
     heapq.heapify(heap)
@@ -250,7 +250,7 @@ def _batches(items: list[T]) -> Iterator[list[T]]:
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _to_record(handle: StoreHandle, line: Line, row: Row, told: _EventRow, place: _RowPosition) -> AuditRecord:
+def _to_record(handle: StoreHandle, line: Line, row: Row, event: _EventRow, place: _RowPosition) -> AuditRecord:
     detail = dict(unpack_detail(handle.codec, line, row, handle.engine.context.max_bytes))
     id = str(detail.pop(STEP, place.id))
-    return AuditRecord(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))
+    return AuditRecord(to_datetime(event.time), *event[1:-1], event.duration / 1e9, detail, id, str(place))

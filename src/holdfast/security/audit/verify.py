@@ -128,12 +128,12 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
             report.findings.append(AuditFinding(line.name, point.id, problem))
         elif step is not None:
             try:
-                told = [(row.columns, packed_detail(line, row, limit)) for row in rows]
+                contents = [(row.columns, packed_detail(line, row, limit)) for row in rows]
             except HoldfastError as error:
                 report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
             else:
                 about = codec.unpack(step.header.metadata)
-                found = find_mismatches(about, [int(row.key[3]) for row in rows], told)
+                found = find_mismatches(about, [int(row.key[3]) for row in rows], contents)
                 report.findings += (AuditFinding(line.name, point.id, what) for what in found)
         before = point
     await _find_stray_rows(engine, line, ids, report, pruned=pruned)
@@ -174,16 +174,16 @@ def unpack_detail(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[st
 
 
 def find_mismatches(
-    about: Mapping[str, Any], numbers: Sequence[int], told: Sequence[tuple[Sequence[Any], bytes]]
+    about: Mapping[str, Any], numbers: Sequence[int], contents: Sequence[tuple[Sequence[Any], bytes]]
 ) -> list[str]:
     """Return what is wrong with the rows of a step, by its metadata: which are missing, added or altered."""
     expected = about.get(DIGEST)
     if expected is None:
-        return [] if not told else ["it has rows, and its metadata knows of none"]
-    if digest(told) == expected and list(numbers) == list(range(len(told))):
+        return [] if not contents else ["it has rows, and its metadata knows of none"]
+    if digest(contents) == expected and list(numbers) == list(range(len(contents))):
         return []
     wrong = []
-    changes = [columns for columns, _ in told if columns[KIND] == "change"]
+    changes = [columns for columns, _ in contents if columns[KIND] == "change"]
     keys = about.get("before")
     if isinstance(keys, Mapping):
         there = {columns[TARGET] for columns in changes}

@@ -136,10 +136,10 @@ class ArtifactsOperations:
 
     async def _register_once(self, given: list[ArtifactSource]) -> list[Artifact]:
         new: list[NewArtifact] = []
-        taking = ContentUpload(self._records.handle, self._records.has_content)
+        upload = ContentUpload(self._records.handle, self._records.has_content)
         try:
             for source in given:
-                new += [await self._new(taking, source)]
+                new += [await self._new(upload, source)]
             if len({each.id for each in new}) < len(new):
                 raise InvalidError("two artifacts that are registered together have one id")
             with trace_context.correlation():
@@ -147,14 +147,14 @@ class ArtifactsOperations:
                 made = await self._records.register(new)
         except _NOT_REGISTERED:
             for each in new:
-                await taking.drop(each.content)
+                await upload.drop(each.content)
             raise
         for each in new:
             if each.content.token and made[each.id].token != each.content.token:
-                await taking.drop(each.content)  # it had been registered already
+                await upload.drop(each.content)  # it had been registered already
         return [made[each.id].to_artifact(each.id) for each in new]
 
-    async def _new(self, taking: ContentUpload, given: ArtifactSource) -> NewArtifact:
+    async def _new(self, upload: ContentUpload, given: ArtifactSource) -> NewArtifact:
         id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
         actor = self._handle.guard.actor
         type_ = _check_text("type", given.type)
@@ -164,7 +164,7 @@ class ArtifactsOperations:
         size = validation.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
-        content = await taking.store(given.source, keep=given.keep, sha256=given.sha256, size=size)
+        content = await upload.store(given.source, keep=given.keep, sha256=given.sha256, size=size)
         now = self._handle.now()
         record = ArtifactRecord(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
         return NewArtifact(id, record, content)

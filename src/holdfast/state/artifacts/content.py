@@ -287,12 +287,12 @@ class ContentPieces:
         return await self._entry(self._line, content_name(self._content.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
-        memo = await self._handle.engine.lines.revalidate_tip(line)
+        tip = await self._handle.engine.lines.revalidate_tip(line)
 
         async def look(view: ScopeView) -> StoredValue | None:
             return await view.find(name)
 
-        found = await read_line_at(self._handle, line, None if memo is None else memo.point, look)
+        found = await read_line_at(self._handle, line, None if tip is None else tip.point, look)
         if found is None:
             return b""
         piece = unpack(self._handle.codec, found.entry.value)

@@ -158,12 +158,12 @@ class ArtifactRecords:
 
     async def page(self, after: str, limit: int) -> list[str]:
         """Return a page of the ids of all artifacts, in order."""
-        memo = await self._engine.lines.revalidate_tip(self.system_line.line)
+        tip = await self._engine.lines.revalidate_tip(self.system_line.line)
 
         async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
 
-        return await read_line_at(self.handle, self.system_line.line, None if memo is None else memo.point, look)
+        return await read_line_at(self.handle, self.system_line.line, None if tip is None else tip.point, look)
 
     def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
         """Return the content of an artifact."""
@@ -245,10 +245,10 @@ class ArtifactRecords:
         they register one. Returns the number of contents deleted."""
         old = []
         for line in await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX):
-            memo = await self._engine.lines.load_tip(line)
-            if memo is None:
+            tip = await self._engine.lines.load_tip(line)
+            if tip is None:
                 continue
-            last = memo.info.created if memo.point is None else memo.point.time
+            last = tip.info.created if tip.point is None else tip.point.time
             if last + grace < self.handle.now() and not await self._used(line):
                 old.append(line)
         gone: list[Line] = []

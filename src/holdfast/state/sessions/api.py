@@ -93,8 +93,8 @@ class SessionOperations:
     @sync_and_async
     async def touch(self) -> None:
         """Mark the session as active, so that it does not become idle. Raises `DeniedError` if it has ended."""
-        managing = _SessionManager(self._handle)
-        await managing.lifecycle.touch(self.id, await managing.get(self.id, "write", inside=True))
+        manager = _SessionManager(self._handle)
+        await manager.lifecycle.touch(self.id, await manager.get(self.id, "write", inside=True))
 
     @sync_and_async
     async def end(self, reason: str = "") -> None:
@@ -216,7 +216,7 @@ class SessionsOperations(Generic[S]):
         """
         if on_end not in _POLICIES:
             raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
-        managing = _SessionManager(self._handle)
+        manager = _SessionManager(self._handle)
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
         state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
@@ -231,42 +231,42 @@ class SessionsOperations(Generic[S]):
             self._handle.guard.actor,
             dict(validation.require_mapping(metadata or {}, "metadata")),
         )
-        await managing.allow("write", root, name)
-        await managing.lifecycle.start(name, record)
+        await manager.allow("write", root, name)
+        await manager.lifecycle.start(name, record)
         return self._session(name, record, "active")
 
     @sync_and_async
     async def get(self, id: str) -> S:
         """Return a session. Raises `NotFoundError`."""
-        managing = _SessionManager(self._handle)
-        record = await managing.get(id, "read", inside=True)
-        (status,) = await managing.records.status([record])
+        manager = _SessionManager(self._handle)
+        record = await manager.get(id, "read", inside=True)
+        (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
     @sync_and_async
     async def resume(self, id: str) -> S:
         """Resume a session. An active one is touched. One that was archived, or ended with `"keep"`, is active again
         with all its state. Raises `NotFoundError` if the state was deleted."""
-        managing = _SessionManager(self._handle)
-        await managing.get(id, "write")
-        return self._session(id, await managing.lifecycle.resume(id), "active")
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
+        return self._session(id, await manager.lifecycle.resume(id), "active")
 
     @sync_and_async
     async def touch(self, id: str) -> None:
         """Mark a session as active. Raises `DeniedError` if it has ended."""
-        managing = _SessionManager(self._handle)
-        await managing.lifecycle.touch(id, await managing.get(id, "write", inside=True))
+        manager = _SessionManager(self._handle)
+        await manager.lifecycle.touch(id, await manager.get(id, "write", inside=True))
 
     @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
         """Add or replace entries of a session's metadata."""
-        managing = _SessionManager(self._handle)
-        await managing.get(id, "write")
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
         more = dict(validation.require_mapping(metadata, "metadata"))
-        record = await managing.lifecycle.change(
+        record = await manager.lifecycle.change(
             id, "update", lambda old: replace(old, metadata={**old.metadata, **more})
         )
-        (status,) = await managing.records.status([record])
+        (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
     @sync_and_async
@@ -278,15 +278,15 @@ class SessionsOperations(Generic[S]):
     @sync_and_async
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
         """Return the state that an archived session had when it ended: of its own scope, or of another inside it."""
-        managing = _SessionManager(self._handle)
-        record = await managing.get(id, "read")
+        manager = _SessionManager(self._handle)
+        record = await manager.get(id, "read")
         if not record.archived:
             raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
         wanted = self._handle.guard.scope(record.state if scope is None else scope)
         if not record.root.contains(wanted):
             raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
-        found = await managing.lifecycle.archived(self._handle.line(wanted), record)
+        found = await manager.lifecycle.archived(self._handle.line(wanted), record)
         await self._handle.guard.saw(wanted, list(found))
         now, codec = record.ended, self._handle.codec
         return {
@@ -309,47 +309,47 @@ class SessionsOperations(Generic[S]):
         their metadata, those after another. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
-        managing, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
+        manager, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
         wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
-            await self._handle.guard.allow("read", managing.own, ())
-        waiting = await managing.records.list_due() if status == "expired" else None
+            await self._handle.guard.allow("read", manager.own, ())
+        waiting = await manager.records.list_due() if status == "expired" else None
         link = ("user", user) if user is not None else ("status", status or "")
         found: list[S] = []
         while len(found) < count:
-            ids = await _page(managing.records, link, after) if waiting is None else _after(waiting, after)
-            records = await managing.records.get_many(ids)
+            ids = await _page(manager.records, link, after) if waiting is None else _after(waiting, after)
+            records = await manager.records.get_many(ids)
             shown = {
                 id: record
                 for id, record in records.items()
-                if managing.knows(record.root)
+                if manager.knows(record.root)
                 and (user is None or record.user == user)
                 and all(key in record.metadata and record.metadata[key] == value for key, value in wanted.items())
             }
-            statuses = await managing.records.status(list(shown.values()))
+            statuses = await manager.records.status(list(shown.values()))
             for (id, record), each in zip(shown.items(), statuses, strict=True):
                 if status in (None, each):
                     found.append(self._session(id, record, each))
             if len(ids) < _PAGE:
                 break
             after = ids[-1]
-        await self._handle.guard.saw(managing.own, ())
+        await self._handle.guard.saw(manager.own, ())
         return found[:count]
 
     @sync_and_async
     async def collect(self, limit: int = 1000) -> SessionReport:
         """End the sessions that have expired, and delete the records of those that ended before their retention; at
         most `limit`. It is safe while sessions are in use: one that became active again is left alone."""
-        managing = _SessionManager(self._handle)
-        await managing.allow_all()
-        return await managing.lifecycle.collect(validation.require_count(limit, "limit"))
+        manager = _SessionManager(self._handle)
+        await manager.allow_all()
+        return await manager.lifecycle.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:
         """Delete a session: its state, its archive, and its record."""
-        managing = _SessionManager(self._handle)
-        await managing.get(id, "write")
-        await managing.lifecycle.delete(id)
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
+        await manager.lifecycle.delete(id)
 
     def _session(self, id: str, record: SessionRecord, status: Status) -> S:
         return self._session_class(self._handle, id, record, status)

@@ -211,12 +211,12 @@ class PipelineOperations:
     @sync_and_async
     async def forget(self, ids: Iterable[str]) -> int:
         """Delete results and dead items that are not needed any more. Returns their number."""
-        wanted = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
+        names = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
         handle, gone = self._resource.handle_for(self.stages[-1]), 0
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal gone
-            keys = [f"{where}/{id}" for id in wanted for where in ("result", "dead")]
+            keys = [f"{where}/{id}" for id in names for where in ("result", "dead")]
             found = [KeyWrite(key, "delete") for key in keys if await view.version(key)]
             gone = len(found)
             if not found:

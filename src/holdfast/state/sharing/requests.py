@@ -255,7 +255,7 @@ class RequestsOperations:
         """Cancel a request, and return why it has no answer."""
         handle = self._resource.handle_for(ASK)
         where = f"request {id} of {self._resource.name}"
-        told = RequestTimeoutError(
+        error = RequestTimeoutError(
             "no responder took the request in time",
             where=where,
             hint="Start a responder, or allow more time",
@@ -263,7 +263,7 @@ class RequestsOperations:
         )
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            nonlocal told
+            nonlocal error
             found = await view.item(_answer_key(id))
             if found is not None:
                 raise _AlreadyAnswered(_Answer(*found.value))
@@ -276,11 +276,11 @@ class RequestsOperations:
                 time, name = key.split("/")[-2:]
                 if name == id:
                     gone.append(KeyWrite(key, "delete"))
-                    told = _died_error(where) if int(time) <= view.now else _slow_error(where)
+                    error = _died_error(where) if int(time) <= view.now else _slow_error(where)
             return gone
 
         await commit(handle, {self._resource.name: writes})
-        return told
+        return error
 
     def _not_found_error(self, id: str) -> NotFoundError:
         return NotFoundError(

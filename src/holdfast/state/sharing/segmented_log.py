@@ -133,7 +133,7 @@ class SegmentedLog:
         async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
             return [] if before is None else [self._handle.engine.lines.step_exists(self.line(number - 1), before)]
 
-        written, _ = await commit(handle, {self.segment(number): writes}, guards=guards)
+        written, _ = await commit(handle, {self.segment(number): writes}, preconditions=guards)
         return written
 
     async def _last_step(self, number: int) -> StepRef | None:
@@ -148,11 +148,11 @@ class SegmentedLog:
         latest = await self._latest()
         return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
 
-    async def read_latest(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+    async def read_latest(self, read: Callable[[ScopeView], Awaitable[T]]) -> T:
         """Read the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
-        return await read_line_at(self._handle, line, point, look)
+        return await read_line_at(self._handle, line, point, read)
 
     async def read(self, start: int, limit: int) -> LogPage:
         """Return steps from a number on; if those were deleted, from the first that exists on. A page ends with its
@@ -173,13 +173,13 @@ class SegmentedLog:
         """Return the last segment, and its last step."""
         number = await self._cached_last()
         while number is not None:
-            memo = await self._handle.engine.lines.revalidate_tip(self.line(number))
-            if memo is None or memo.point is None:
+            tip = await self._handle.engine.lines.revalidate_tip(self.line(number))
+            if tip is None or tip.point is None:
                 number = await self._last_segment()
                 continue
-            if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
+            if tip.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
                 self._cache_last(number)
-                return number, memo.point
+                return number, tip.point
             number += 1
         return None
 
