@@ -12,6 +12,7 @@ from holdfast.codec.tags import Tag
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Set
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state
+from holdfast.engine.paths import path_text
 from holdfast.engine.text_index.extract import (
     ChannelsAroundEdit,
     ExtractedText,
@@ -23,7 +24,6 @@ from holdfast.engine.text_index.extract import (
 )
 from holdfast.engine.text_index.tokenize import LONGEST, TextFinder, fold, in_order, needed, words_of
 from holdfast.errors import CorruptError
-from holdfast.history.paths import path_text
 from tests.codec.values import values
 
 KEY = pack_name("c")

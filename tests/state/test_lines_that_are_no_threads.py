@@ -55,8 +55,8 @@ def test_state_is_no_thread(store: Store) -> None:
     filled(store)
     assert [thread.thread for thread in store.threads()] == ["chat", "漢"]
     assert [thread.thread for thread in store.threads(limit=1)] == ["chat"]
-    assert [thread.thread for thread in store.threads(after="chat", limit=1)] == ["漢"]
-    assert [thread.thread for thread in store.threads(after=LINE)] == ["漢"]
+    assert [thread.thread for thread in store.threads(cursor="chat", limit=1)] == ["漢"]
+    assert [thread.thread for thread in store.threads(cursor=LINE)] == ["漢"]
     assert store.threads(prefix="␞") == []
     assert store.stats().threads == 2
     assert [match.thread for match in store.search("words").matches] == ["漢", "chat"]

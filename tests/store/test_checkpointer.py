@@ -84,9 +84,9 @@ def test_list(saver: Checkpointer) -> None:
     ids = [saver.put("t", {"n": n}, metadata={"even": n % 2 == 0}) for n in range(6)]
     saver.put_writes("t", ids[3], [("c", 1)], task_id="x")
     assert [each.state["n"] for each in saver.list("t")] == [5, 4, 3, 2, 1, 0]
-    assert [each.state["n"] for each in saver.list("t", before=ids[4], limit=2)] == [3, 2]
+    assert [each.state["n"] for each in saver.list("t", cursor=ids[4], limit=2)] == [3, 2]
     assert [each.state["n"] for each in saver.list("t", metadata={"even": True})] == [4, 2, 0]
-    assert saver.list("t", before=ids[4], limit=1)[0].pending_writes == [("x", "c", 1)]
+    assert saver.list("t", cursor=ids[4], limit=1)[0].pending_writes == [("x", "c", 1)]
 
 
 def test_writes_may_come_before_their_checkpoint(saver: Checkpointer, store: Store) -> None:

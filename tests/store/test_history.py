@@ -26,11 +26,12 @@ def test_the_log_has_the_latest_first(store: Store) -> None:
     ids = [store.put("t", {"n": n}, metadata={"n": n, "even": n % 2 == 0}).id for n in range(300)]
     ids.reverse()
     log = store.log("t")
-    assert [each.id for each in log] == ids
+    assert [each.id for each in log] == ids[:100]
+    assert [each.id for each in log.all()] == ids
     assert log[0] == store.log("t", limit=1)[0]
     assert log[0].state is None
     assert [each.id for each in store.log("t", limit=7)] == ids[:7]
-    assert [each.id for each in store.log("t", before=ids[6], limit=3)] == ids[7:10]
+    assert [each.id for each in store.log("t", cursor=ids[6], limit=3)] == ids[7:10]
     assert store.log("t", limit=0) == []
     assert [each.metadata["n"] for each in store.log("t", metadata={"even": True}, limit=3)] == [298, 296, 294]
     assert [each.metadata["n"] for each in store.log("t", metadata={"n": 3, "even": False})] == [3]
@@ -46,11 +47,15 @@ def test_a_log_in_pages_is_the_whole_log(store: Store) -> None:
     for n in range(20):
         store.put("t", {"n": n}, id=f"{n:03}")
     store.put("t", {"n": "again"}, id="010")
-    found, before = [], None
-    while page := store.log("t", before=before, limit=3):
-        found += [each.id for each in page]
-        before = page[-1].id
-    assert found == [f"{n:03}" for n in reversed(range(20))]
+    expected = [f"{n:03}" for n in reversed(range(20))]
+    for limit in (1, 3, 4, 5, 19, 20, 21):
+        page = store.log("t", limit=limit)
+        assert [each.id for each in page.all()] == expected
+        pages = [list(page)]
+        while page.next is not None:
+            page = store.log("t", limit=limit, cursor=page.next)
+            pages.append(list(page))
+        assert [len(each) for each in pages] == [len(expected[at : at + limit]) for at in range(0, 20, limit)]
 
 
 def test_a_thread_nobody_wrote_to_has_an_empty_log(store: Store) -> None:
@@ -65,10 +70,10 @@ def test_threads_by_name(store: Store) -> None:
     ordered = sorted(names)
     assert [each.thread for each in store.threads()] == ordered
     assert [each.thread for each in store.threads(prefix="a/")] == ["a/1", "a/2", "a/é"]
-    assert [each.thread for each in store.threads(prefix="a/", after="a/1")] == ["a/2", "a/é"]
-    assert [each.thread for each in store.threads(prefix="b", after="a/1")] == ["b"]
-    assert store.threads(prefix="a", after="b") == []
-    assert [each.thread for each in store.threads(after="a", limit=2)] == ["a/1", "a/2"]
+    assert [each.thread for each in store.threads(prefix="a/", cursor="a/1")] == ["a/2", "a/é"]
+    assert [each.thread for each in store.threads(prefix="b", cursor="a/1")] == ["b"]
+    assert store.threads(prefix="a", cursor="b") == []
+    assert [each.thread for each in store.threads(cursor="a", limit=2)] == ["a/1", "a/2"]
     assert store.threads(limit=0) == []
     assert store.threads(prefix="none") == []
 
@@ -116,7 +121,7 @@ def test_by_step(store: Store) -> None:
     store.put("t", {"n": "b1"}, branch="b")
     assert [store.get("t", at=f"b#{n}").state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
     assert store.get("t", at="main#3").id == made[3].id
-    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, and no step 5 .*thread 't'"):
+    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, but no step 5 .*thread 't'"):
         store.get("t", at="b#5")
     with pytest.raises(NotFoundError, match="no step 5"):
         store.get("t", at=5)
@@ -137,7 +142,7 @@ def test_by_time(clocked: tuple[Store, Clock]) -> None:
     assert store.get("t", at=made[4].time.astimezone(zone)).state == {"n": 4}
     assert store.get("t", at=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
     assert store.get("t", at=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
-    with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
+    with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
         store.get("t", at=made[0].time - timedelta(seconds=1))
     assert store.thread("t").restore(at=made[3].time).metadata == {"restored": made[3].id}
 

@@ -150,7 +150,7 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
     state = store.get("t", lazy=True).state
     with pytest.raises(KeyError, match="zz"):
         state["zz"]
-    with pytest.raises(NotFoundError, match=r"nothing there \(at d\['z'\]\['y'\]\)"):
+    with pytest.raises(NotFoundError, match=r"nothing there \(at d\.z\.y\)"):
         state.value("d", "z", "y")
     with pytest.raises(NotFoundError, match=r"at l\[0\]"):
         state.value("l", 0)

@@ -54,7 +54,7 @@ def test_tags_find_any_number(store: Store) -> None:
     ids = [store.put("t", {"n": n}, labels=["all", "odd" if n % 2 else "even"]).id for n in range(6)]
     assert [each.id for each in store.log("t", label="odd")] == [ids[5], ids[3], ids[1]]
     assert [each.id for each in store.log("t", label="all", limit=2)] == [ids[5], ids[4]]
-    assert [each.id for each in store.log("t", label="all", before=ids[1])] == [ids[0]]
+    assert [each.id for each in store.log("t", label="all", cursor=ids[1])] == [ids[0]]
     assert store.log("t", label="none") == []
     assert {tag: sorted(found) for tag, found in store.thread("t").labels().items()} == {
         "all": ids,
@@ -151,7 +151,7 @@ def test_names_of_branches(store: Store) -> None:
     for taken in ("b", "main"):
         with pytest.raises(ConflictError, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
             store.thread("t").fork(taken)
-    with pytest.raises(InvalidError, match="name of a branch is not empty .at thread 't'."):
+    with pytest.raises(InvalidError, match="name of a branch is empty .at thread 't'."):
         store.thread("t").fork("")
     looks: list[Callable[[], object]] = [
         lambda: store.get("t", at="zz"),

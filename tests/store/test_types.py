@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.engine.pages import Page
 from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
 from holdfast.store.store import StoreOperations
@@ -26,7 +27,7 @@ def test_of_a_store() -> None:
         assert_type(store, Store)
         assert isinstance(assert_type(store.put("t", {}), Checkpoint), Checkpoint)
         assert isinstance(assert_type(store.get("t"), Checkpoint), Checkpoint)
-        assert assert_type(store.log("t"), list[Checkpoint])
+        assert assert_type(store.log("t"), Page[Checkpoint])
         assert assert_type(store.delete("t"), bool) is True
         assert assert_type(store.thread("t"), Thread[Any]).name == "t"
         chat = assert_type(store.thread("chat", Chat), Thread[Chat])

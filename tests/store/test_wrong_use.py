@@ -78,18 +78,27 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "value": (
         lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
-        r"object can not be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
+        r"object cannot be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
     ),
     "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReferenceError, "a"),
     "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), UnsupportedError, r"\(at client\)"),
-    "through a number": (lambda s: s.update("t", {("n", "x"): 1}), InvalidError, r"no dict.*\(at n\)"),
-    "through a list": (lambda s: s.update("t", {("l", 0): 1}), InvalidError, r"no dict.*\(at l\)"),
+    "through a number": (
+        lambda s: s.update("t", {("n", "x"): 1}),
+        InvalidError,
+        r"neither a dict nor a list.*\(at n\)",
+    ),
+    "past the end of a list": (lambda s: s.update("t", {"l[9]": 1}), NotFoundError, r"list has.*\(at l\[9\]\)"),
+    "a key of a list": (lambda s: s.update("t", {"l.x": 1}), InvalidError, r"its index \(at l\.x\)"),
+    "an index of nothing": (lambda s: s.update("t", {"zz[0]": 1}), NotFoundError, r"an index of a list.*\(at zz\)"),
+    "a range": (lambda s: s.update("t", {"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
+    "an item twice": (lambda s: s.update("t", {"l[0]": 1, "l[-1]": 2}), InvalidError, r"one value \(at l\[-1\]\)"),
+    "no path": (lambda s: s.update("t", {"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
     "through what is deeper": (
         lambda s: s.update("t", {("d", "k", "x"): 1}),
         InvalidError,
-        r"no dict.*\(at d\['k'\]\)",
+        r"neither a dict nor a list.*\(at d\.k\)",
     ),
-    "remove through a list": (lambda s: s.update("t", {}, remove=[("l", 0)]), InvalidError, r"no dict.*\(at l\)"),
+    "remove past a list": (lambda s: s.update("t", {}, remove=["l[9]"]), NotFoundError, r"list has.*\(at l\[9\]\)"),
     "remove what is not there": (
         lambda s: s.update("t", {}, remove=["zz"]),
         NotFoundError,
@@ -98,23 +107,23 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "remove a key not there": (
         lambda s: s.update("t", {}, remove=[("d", "z")]),
         NotFoundError,
-        r"remove \(at d\['z'\]\)",
+        r"remove \(at d\.z\)",
     ),
     "remove below nothing": (
         lambda s: s.update("t", {}, remove=[("z", "k")]),
         NotFoundError,
-        r"remove \(at z\['k'\]\)",
+        r"remove \(at z\.k\)",
     ),
     "remove in a new thread": (lambda s: s.update("new", {}, remove=["z"]), NotFoundError, "nothing to remove"),
-    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), InvalidError, r"in one place \(at d\['k'\]\)"),
+    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), InvalidError, r"to one value \(at d\.k\)"),
     "two changes, the other way": (
         lambda s: s.update("t", {("d", "k"): 2, "d": 1}),
         InvalidError,
-        r"in one place \(at d\)",
+        r"to one value \(at d\)",
     ),
     "set and remove": (lambda s: s.update("t", {"d": 1}, remove=["d"]), InvalidError, r"two changes.*\(at d\)"),
-    "empty path": (lambda s: s.update("t", {(): 1}), InvalidError, "path starts with the name of a channel"),
-    "path of a number": (lambda s: s.update("t", {(5,): 1}), InvalidError, r"path starts with.*\(at \(5,\)\)"),
+    "empty path": (lambda s: s.update("t", {(): 1}), InvalidError, "a tuple that starts with the name of a channel"),
+    "path of a number": (lambda s: s.update("t", {(5,): 1}), InvalidError, r"starts with the name.*\(at \(5,\)\)"),
     "updated value": (lambda s: s.update("t", {"d": {"c": [object()]}}), UnsupportedError, r"\(at d.c\[0\]\)"),
 }
 
@@ -147,7 +156,7 @@ RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
     "tags one string": (lambda s: s.put("t", {}, labels="abc"), InvalidError),
     "remove one string": (lambda s: s.update("t", {}, remove="abc"), InvalidError),
     "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), InvalidError),
-    "path a number": (lambda s: s.update("t", {5: 1}), InvalidError),  # type: ignore[dict-item]
+    "a number as path": (lambda s: s.update("t", {5: 1}), InvalidError),  # type: ignore[dict-item]
     "changes no dict": (lambda s: s.update("t", [1]), InvalidError),  # type: ignore[arg-type]
 }
 

@@ -9,9 +9,10 @@ from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft
-from holdfast.engine.model.operations import EditMap, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
+from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState, PartialState, StateLoader, weigh
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
@@ -60,7 +61,7 @@ class StateReader(PartialState):
         return await self._read(lambda: self._find(path)) is not None
 
     async def value(self, path: Sequence[Any]) -> Any:
-        """Return the value at a path: a channel's name, and keys of dicts below."""
+        """Return the value at a path: a channel's name, then keys of dicts and indexes of lists."""
         return unpack(self._codec, await self.packed(path))
 
     async def packed(self, path: Sequence[Any]) -> Packed:
@@ -117,6 +118,11 @@ class StateReader(PartialState):
         value = await self._find(path)
         return None if value is None else draft_reader.is_dict(value)
 
+    async def is_list(self, path: Sequence[Any]) -> bool:
+        """Return whether the value at a path is a list."""
+        value = await self._find(path)
+        return value is not None and draft_reader.length(value) is not None
+
     async def _require(self, path: Sequence[Any]) -> Draft:
         value = await self._find(path)
         if value is None:
@@ -131,12 +137,6 @@ class StateReader(PartialState):
         """Read a value, with large values in place of their pointers."""
         resolved = await self._states.resolve_pointers(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
-
-
-def path_text(path: Sequence[Any]) -> str:
-    """Format a path for an error message."""
-    first, *rest = path or ("",)
-    return f"{first}{''.join(f'[{key!r}]' for key in rest)}"
 
 
 # Changing -----------------------------------------------------------------------------------------------------
@@ -204,10 +204,10 @@ def _add_change(codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Pack
     for packed, key in zip(stem, path, strict=False):
         _, below = tree.setdefault(packed, (key, _ChangeTree()))
         if not isinstance(below, _ChangeTree):
-            raise InvalidError("two changes are made in one place", where=path_text(path))
+            raise InvalidError("two changes are made to one value", where=path_text(path))
         tree = below
     if last in tree:
-        raise InvalidError("two changes are made in one place", where=path_text(path))
+        raise InvalidError("two changes are made to one value", where=path_text(path))
     tree[last] = (path[-1], leaf)
 
 
@@ -227,20 +227,16 @@ class _EditBuilder:
             key, packed_key = await self._stored_key(path, key, packed_key)
             child = (*path, key)
             if packed_key in done:
-                raise InvalidError("two changes are made in one place", where=path_text(child))
+                raise InvalidError("two changes are made to one value", where=path_text(child))
             done.add(packed_key)
             if isinstance(change, _Remove):
                 if not await self._state.has(child):
                     raise NotFoundError("there is nothing to remove", where=path_text(child))
                 removed.append(packed_key)
-            elif not isinstance(change, _ChangeTree):
-                operation = await self._set(child, change)
+            else:
+                operation = await self._operation(child, packed_key, change)
                 if operation is not None:
                     put.append((packed_key, operation))
-            elif await self._is_dict(child, packed_key):
-                put.append((packed_key, await self.edit(child, change)))
-            else:
-                put.append((packed_key, Set(self._new_dict(child, change))))
         return EditMap(tuple(removed), tuple(put))
 
     async def _stored_key(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
@@ -258,18 +254,61 @@ class _EditBuilder:
                 return diff(old, new)
         return Set(flatten(new))
 
-    async def _is_dict(self, path: tuple[Any, ...], packed_key: bytes) -> bool:
-        """Return whether there is a dict; False if there is nothing. `InvalidError` if it is something else."""
+    async def _operation(
+        self, path: tuple[Any, ...], packed_key: bytes, change: _ChangeTree | Packed
+    ) -> Operation | None:
+        """Return the operation on the value at a path; None if it changes nothing."""
+        if not isinstance(change, _ChangeTree):
+            return await self._set(path, change)
         is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
         if is_dict is None:
             is_dict = await self._state.is_dict(path)
-        if is_dict is False:
-            raise InvalidError(
-                "what is there is no dict, and has no keys to set",
-                where=path_text(path),
-                hint="Set the whole value; so too for a list, whose items have no keys",
-            )
-        return is_dict is True
+        if is_dict is None:
+            return Set(self._new_dict(path, change))
+        if is_dict:
+            return await self.edit(path, change)
+        if await self._state.is_list(path):
+            return await self._edit_list(path, change)
+        raise InvalidError(
+            "the value is neither a dict nor a list, and has no keys to set",
+            where=path_text(path),
+            hint="Set the whole value",
+        )
+
+    async def _edit_list(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditList:
+        """Return the operation that changes, or removes, items of a list that exist."""
+        length = await self._state.length(path)
+        changes: dict[int, tuple[bytes, _ChangeTree | Packed | _Remove]] = {}
+        for packed_key, (key, change) in tree.items():
+            child = (*path, key)
+            if type(key) is not int:
+                raise InvalidError("an item of a list is named by its index", where=path_text(child))
+            if not -length <= key < length:
+                raise NotFoundError(
+                    f"the list has {length} items",
+                    where=path_text(child),
+                    hint="To add items, put the state, or set the whole list",
+                )
+            index = key % length
+            if index in changes:
+                raise InvalidError("two changes are made to one value", where=path_text(child))
+            changes[index] = packed_key, change
+        parts: list[KeepRun | ChangeItem | tuple[bytes, ...]] = []
+        start = 0
+        for index, (packed_key, change) in sorted(changes.items()):
+            if index > start:
+                parts.append(KeepRun(start, index - start))
+            start = index + 1
+            if isinstance(change, _Remove):
+                continue
+            operation = await self._operation((*path, index), packed_key, change)
+            if operation is None:
+                parts.append(KeepRun(index, 1))
+            else:
+                parts.append((operation.value,) if isinstance(operation, Set) else ChangeItem(index, operation))
+        if start < length:
+            parts.append(KeepRun(start, length - start))
+        return EditList(tuple(parts))
 
     def _new_dict(self, path: tuple[Any, ...], tree: _ChangeTree) -> bytes:
         """Return a new dict with the changes of a tree."""
@@ -277,6 +316,12 @@ class _EditBuilder:
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
+            if type(key) is int:
+                raise NotFoundError(
+                    "there is nothing there, and a number may be an index of a list or a key of a dict",
+                    where=path_text(path),
+                    hint="Set the whole value first",
+                )
             entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
         return flatten(entries)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.row_format import check_name
 from holdfast.errors import InvalidError
-
-Path = str | Sequence[Any]
-"""A channel's name, or the name and keys of dicts below it: `"plan"`, `("memory", "user", "name")`."""
 
 
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
@@ -44,39 +40,13 @@ def require_count(value: object, what: str) -> int:
     return value
 
 
+def require_number(value: object, what: str) -> int:
+    """Require the decimal digits of a whole number."""
+    if not isinstance(value, str) or not value.isdecimal():
+        raise InvalidError(f"the {what} is not one of this listing", where=repr(value)[:80], hint="Pass a page's next")
+    return int(value)
+
+
 def optional_count(value: object, what: str) -> int | None:
     """Require a whole number from 0 up, or None."""
     return None if value is None else require_count(value, what)
-
-
-def require_datetime(value: object) -> datetime:
-    """Require a date and time."""
-    if not isinstance(value, datetime):
-        raise InvalidError(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
-    try:
-        return value.astimezone(UTC)
-    except (OverflowError, ValueError):
-        raise InvalidError("the time is too far away to be told in UTC", where=str(value)) from None
-
-
-def require_path(value: object) -> tuple[Any, ...]:
-    """Require a path into a state."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, tuple | list):
-        raise InvalidError(
-            "a place in a state is named by a channel, or by a tuple of the channel and keys below it",
-            where=repr(value)[:80],
-        )
-    for key in value:
-        if not _hashable(key):
-            raise InvalidError(f"a key of a dict cannot be {type(key).__name__}", where=repr(value)[:80])
-    return tuple(value)
-
-
-def _hashable(key: object) -> bool:
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True

@@ -116,11 +116,11 @@ class HookedChange:
 class FixedFields(dict[str, Any]):
     """Fields that are always the same, and so are packed only once."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_cached",)
 
     def packed(self, codec: Codec) -> bytes:
         """Return the packed fields."""
-        known: tuple[Codec, bytes] | None = getattr(self, "_known", None)
+        known: tuple[Codec, bytes] | None = getattr(self, "_cached", None)
         if known is None or known[0] is not codec:
             known = self._cached = codec, codec.pack(dict(self))
         return known[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from heapq import nlargest
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +21,7 @@ from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
+from holdfast.time_parsing import Time, parse_time
 
 LINE = f"{MARK}hooks"
 """The system line whose steps record after-hooks and vetoes."""
@@ -107,7 +107,7 @@ async def executions(
     hook: str | None,
     scope: str | None,
     key: str | None,
-    since: datetime | None,
+    since: Time | None,
     limit: int,
 ) -> Executions:
     """List recorded executions, the latest first.
@@ -116,9 +116,7 @@ async def executions(
     """
     if type(limit) is not int or limit < 0:
         raise InvalidError(f"a limit is a number, not {limit!r}")
-    if since is not None and since.tzinfo is None:
-        raise InvalidError(f"a time is a datetime with a time zone, not {since!r}")
-    start = 0 if since is None else to_time(since)
+    start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
     filter_ = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
     if scope is None:
         found = await _scan_tenant(engine, tenant, filter_)

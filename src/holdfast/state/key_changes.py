@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine import validation
@@ -17,6 +16,7 @@ from holdfast.state import history
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 ValueFunction: TypeAlias = Callable[[Any], Any]
 """Computes a new value from the current one."""
@@ -26,20 +26,10 @@ Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
 OnConflict: TypeAlias = Conflict | Callable[[Any, Any], Any]
 """What to do if a key has another version than expected. A function takes the current value and the caller's."""
 
-_FAR = 10**10
 
-
-def nanoseconds(ttl: float | timedelta) -> int:
-    """Convert a duration, in seconds or as a timedelta."""
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
-        raise InvalidError(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
-    return int(seconds * 1e9)
-
-
-def expiry_time(handle: StoreHandle, ttl: float | timedelta | None) -> int:
+def expiry_time(handle: StoreHandle, ttl: Duration | None) -> int:
     """Return when something with this time to live expires; 0 for never."""
-    return 0 if ttl is None else handle.now() + nanoseconds(ttl)
+    return 0 if ttl is None else handle.now() + parse_nanoseconds(ttl, "time to live", positive=True)
 
 
 def set_change(
@@ -47,7 +37,7 @@ def set_change(
     scope: Scope,
     key: str,
     value: Any,
-    ttl: float | timedelta | None = None,
+    ttl: Duration | None = None,
     expected: int | None = None,
     on_conflict: OnConflict = "raise",
 ) -> KeyWrite:
@@ -109,8 +99,8 @@ def _merge_values(
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])
-    if found.clashes:
-        shown = ", ".join(_path(handle, clash) for clash in found.clashes[:8])
+    if found.conflicts:
+        shown = ", ".join(_path(handle, clash) for clash in found.conflicts[:8])
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",

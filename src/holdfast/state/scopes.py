@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
@@ -14,7 +13,7 @@ from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import LineChange
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
@@ -167,10 +166,6 @@ async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
         return []
     point = StepRef.of(rows[0])
     return [ScopeInfo(scope, await read_scope(handle, scope, ScopeView.count), point.seq + 1, to_datetime(point.time))]
-
-
-Progress: TypeAlias = Callable[[int, int | None, str], None]
-"""Called with the number of scopes checked, their total, and the last one."""
 
 
 class ExpiryReport(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from holdfast.backends.interface import Change as Condition
@@ -29,6 +28,7 @@ from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
+from holdfast.time_parsing import Duration
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class TransactionOperations:
         self._pending = pending
         self.scope = scope
 
-    def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
+    def set(self, key: str, value: Any, *, ttl: Duration | None = None) -> None:
         """Set a key."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)

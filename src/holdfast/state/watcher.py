@@ -37,6 +37,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import read_line_at
+from holdfast.time_parsing import Duration, parse_seconds
 
 DELETED = "deleted"
 """The action of a change that reports that a whole scope was deleted."""
@@ -134,14 +135,12 @@ class WatchOperations:
         await self._start()
 
     @sync_and_async
-    async def poll(self, timeout: float = 0) -> list[WatchedChange]:
+    async def poll(self, timeout: Duration = 0) -> list[WatchedChange]:
         """Return the changes since the last call, in order; waits for the first one, at most until the timeout.
 
         Raises `DeniedError` once the right to read the scope is gone.
         """
-        if type(timeout) not in (int, float) or not timeout >= 0:
-            raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
-        found = list(self._queue) or await self._wait(timeout)
+        found = list(self._queue) or await self._wait(parse_seconds(timeout, "timeout"))
         self._queue.clear()
         self._last_cursor = None
         return found

@@ -1,4 +1,4 @@
-"""A saver for programs of any framework, or none: put, get_tuple, list, by thread id."""
+"""A checkpointer for programs of any framework, or none: put, get_tuple and list by thread id."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine import validation
-from holdfast.engine.pending_writes import PendingWriteRow
-from holdfast.engine.row_format import check_name
-from holdfast.engine.types import Checkpoint
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.engine.pages import Page
+from holdfast.errors import InvalidError
+from holdfast.store.checkpoint_store import CheckpointStore, PendingWrite, SavedCheckpoint
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 
-class PendingWrite(NamedTuple):
-    """What a task wrote after a checkpoint, before the next one took it in."""
-
-    task_id: str
-    channel: str
-    value: Any
-
-
 class CheckpointTuple(NamedTuple):
-    """A checkpoint with its state, and what was written since."""
+    """A checkpoint with its state and pending writes."""
 
     thread_id: str
     id: str
@@ -35,11 +25,12 @@ class CheckpointTuple(NamedTuple):
     pending_writes: list[PendingWrite]
 
 
-class _Saver:
-    """What a saver does. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
+class _Checkpointer:
+    """Operations of a checkpointer. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
     def __init__(self, store: StoreOperations) -> None:
         self.store = store
+        self._checkpoints = CheckpointStore(store)
 
     @sync_and_async
     async def put(
@@ -51,7 +42,8 @@ class _Saver:
         parent_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Save a thread's state; returns the checkpoint's id. Two checkpoints on one parent make a branch."""
+        """Save the state of a thread and return the id of the checkpoint. A second one on the same parent opens a
+        branch."""
         store = self.store
         saved = await StoreOperations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
@@ -60,93 +52,63 @@ class _Saver:
     async def put_writes(
         self, thread_id: str, id: str, writes: Sequence[tuple[str, Any]], *, task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what a task wrote after the checkpoint with this id, which need not be saved yet.
+        """Store what a task wrote after the checkpoint with this id, which need not be saved yet.
 
-        Written again by the same task, the same place keeps its first value.
+        If the same task writes again, the values that it wrote first are kept.
         """
-        line = self.store._thread(thread_id)._own_line()
-        if not writes:
-            return
-        check_name(id, "id of a checkpoint")
-        check_name(task_id, "id of a task")
-        check_name(task_path, "path of a task")
-        codec = self.store._engine.context.codec
+        self.store._thread(thread_id)._own_line()
         if not all(map(_is_pair, writes)):
             raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
-        packed = codec.pack_items(value for _, value in writes)
-        rows = [
-            PendingWriteRow(task_path, task_id, place, check_name(channel, "name of a channel"), value)
-            for place, ((channel, _), value) in enumerate(zip(writes, packed, strict=True))
-        ]
-        await self.store._engine.writes.put(line, id, rows)
+        numbered = [(number, channel, value) for number, (channel, value) in enumerate(writes)]
+        await self._checkpoints.put_writes(thread_id, id, numbered, task_id=task_id, task_path=task_path)
 
     @sync_and_async
     async def get_tuple(self, thread_id: str, id: str | None = None) -> CheckpointTuple | None:
-        """The latest checkpoint of a thread, or the one with an id; None if there is none."""
-        try:
-            saved = await self._get(thread_id, id)
-        except NotFoundError:
-            return None
-        return await self._tuple(saved, saved.state)
+        """Return the latest checkpoint of a thread, or the one with an id; None if there is none."""
+        saved = await self._checkpoints.get(thread_id, id)
+        return None if saved is None else _tuple(saved)
 
     @sync_and_async
     async def list(
         self,
         thread_id: str,
         *,
-        before: str | None = None,
-        limit: int | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> list[CheckpointTuple]:
-        """The checkpoints of a thread, the latest first: before an id, with these entries in their metadata."""
-        found = []
-        for checkpoint in await StoreOperations.log(
-            self.store, thread_id, before=before, limit=limit, metadata=metadata
-        ):
-            saved = await self._get(thread_id, checkpoint.id)
-            found.append(await self._tuple(checkpoint, saved.state))
-        return found
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[CheckpointTuple]:
+        """List the checkpoints of a thread, the latest first: those with these entries in their metadata."""
+        page = await StoreOperations.log(self.store, thread_id, metadata=metadata, limit=limit, cursor=cursor)
+        saved = [await self._checkpoints.get(thread_id, checkpoint.id) for checkpoint in page]
+        return Page(
+            [_tuple(each) for each in saved if each is not None],
+            page.next,
+            lambda cursor: _Checkpointer.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
+        )
 
     @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
         await StoreOperations.delete(self.store, thread_id)
 
-    async def _get(self, thread_id: str, id: str | None) -> Checkpoint:
-        """The latest checkpoint, or the one with exactly this id, which need not look like one of ours."""
-        validation.optional_name(id, "id of a checkpoint")
-        thread = self.store._thread(thread_id)
-        return await thread._read(await thread._lines.find(thread._line, id))
 
-    async def _tuple(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> CheckpointTuple:
-        line = self.store._handle.thread_line(checkpoint.thread)
-        writes = await self.store._engine.writes.of(line, checkpoint.id)
-        values = self.store._engine.context.codec.unpack_items(write.packed for write in writes)
-        pending = [PendingWrite(write.task, write.channel, value) for write, value in zip(writes, values, strict=True)]
-        return CheckpointTuple(
-            checkpoint.thread,
-            checkpoint.id,
-            checkpoint.parent,
-            state,
-            checkpoint.metadata,
-            checkpoint.time,
-            pending,
-        )
+def _tuple(saved: SavedCheckpoint) -> CheckpointTuple:
+    return CheckpointTuple(saved.thread, saved.id, saved.parent, saved.state, saved.metadata, saved.time, saved.writes)
 
 
 def _is_pair(write: object) -> bool:
     return isinstance(write, tuple | list) and len(write) == 2
 
 
-class Checkpointer(SyncApi, _Saver):
+class Checkpointer(SyncApi, _Checkpointer):
     """Saves and loads checkpoints by thread id, on an open `Store`."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
 
 
-class AsyncCheckpointer(AsyncApi, _Saver):
-    """The same on an `AsyncStore`, awaited."""
+class AsyncCheckpointer(AsyncApi, _Checkpointer):
+    """Saves and loads checkpoints by thread id, on an open `AsyncStore`: operations are awaited."""
 
     def __init__(self, store: AsyncStore) -> None:
         super().__init__(store)

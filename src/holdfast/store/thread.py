@@ -16,10 +16,11 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
+from holdfast.engine.pages import Page
+from holdfast.engine.paths import Path, require_path, require_range
 from holdfast.engine.row_format import Line, StepRef, check_name
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
-from holdfast.engine.validation import Path
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
@@ -57,8 +58,8 @@ class ThreadOperations(Generic[S]):
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
         The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
-        another writer followed the same parent first, `on_conflict` says what happens: `"overwrite"`, the default
-        without a parent, saves on top of what is then the latest; `"branch"`, the default with one, opens a branch;
+        another writer saved after the same parent first, `on_conflict` decides: `"overwrite"`, the default without a
+        parent, saves after the new latest checkpoint; `"branch"`, the default with one, opens a branch;
         `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
         both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
         `"raise"` raises `ConflictError`, and nothing is saved.
@@ -80,9 +81,10 @@ class ThreadOperations(Generic[S]):
     ) -> Checkpoint[S]:
         """Save a checkpoint that differs from its parent at these paths only.
 
-        `changes` maps paths to new values; `remove` lists paths. A path is the name of a channel, or a tuple of it and
-        the keys below it: `("plan", "done")`. Nothing else of the state is read or packed: the cost does not depend on
-        how large it is. The rest is as in `put`.
+        `changes` maps paths to new values; `remove` lists paths. A path is text, `"plan.done"` or `"messages[-1]"`,
+        with odd keys in quotes, `'files["a.txt"]'`, or a tuple of the keys as they are, `("plan", "done")`. Dicts on
+        the way to a new key are created; items of a list must exist. Nothing else of the state is read or packed: the
+        cost does not depend on how large it is. The other arguments are those of `put`.
         """
         fields.setdefault("kind", "update")
         request = self._update_request(changes, remove, append_fields(self._handle, self._line, **fields))
@@ -101,7 +103,7 @@ class ThreadOperations(Generic[S]):
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
         fields = append_fields(self._handle, line, branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
-        fields |= langgraph_compat.about(engine, line, {"restored": point.id}, unheld)
+        fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
@@ -137,22 +139,22 @@ class ThreadOperations(Generic[S]):
     async def log(
         self,
         *,
-        before: str | None = None,
-        limit: int | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         where: str | None = None,
-    ) -> list[Checkpoint[S]]:
-        """List the checkpoints, the latest first, without their states.
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Checkpoint[S]]:
+        """List the checkpoints, the latest first, without their states: a page of them.
 
-        `before` an id; with a `label`; with these entries in their `metadata`; those that match a query, `where` (see
+        Only those with a `label`; those with these entries in their `metadata`; those that match a query, `where` (see
         `Store.search`).
         """
         line, codec = self._line, self._handle.codec
-        before = validation.optional_name(before, "id of a checkpoint")
-        limit = validation.optional_count(limit, "limit")
-        wanted = validation.require_mapping(metadata or {}, "metadata")
-        packed = {key: codec.pack(value) for key, value in wanted.items()}
+        before = validation.optional_name(cursor, "cursor") or ""
+        count = validation.require_count(limit, "limit") + 1
+        entries = validation.require_mapping(metadata or {}, "metadata")
+        packed = {key: codec.pack(value) for key, value in entries.items()}
         labelled = None
         if label is not None:
             labelled = {id for _, id in await self._lines.refs(line, TAG, check_name(label, "label"))}
@@ -161,27 +163,33 @@ class ThreadOperations(Generic[S]):
             from holdfast.history.search import prepare
 
             search = prepare(self._engine, line.tenant, where)
-        found: list[Checkpoint[S]] = []
-        while limit is None or len(found) < limit:
-            page = 256 if limit is None or label is not None or wanted else limit - len(found)
+        checkpoints: list[Checkpoint[S]] = []
+        while len(checkpoints) < count:
             rows: list[Row] = []
             if search is None:
-                rows = await self._lines.history(line, before=before or "", limit=page)
+                size = 256 if label is not None or packed else count - len(checkpoints)
+                rows = await self._lines.history(line, before=before, limit=size)
                 points = [StepRef.of(row) for row in rows]
-                before = points[-1].id if len(rows) == page else ""
+                before = points[-1].id if len(rows) == size else ""
             else:
-                points, before = await search.points(line, before or "")
+                points, before = await search.points(line, before)
             for head in await self._engine.step_info.describe(line, points, rows):
                 checkpoint = self._checkpoint(head)
-                if labelled is not None and checkpoint.id not in labelled:
-                    continue
                 own = checkpoint.metadata
-                if any(key not in own or packed[key] != codec.pack(own[key]) for key in wanted):
-                    continue
-                found.append(checkpoint)
+                if (labelled is None or checkpoint.id in labelled) and all(
+                    key in own and packed[key] == codec.pack(own[key]) for key in packed
+                ):
+                    checkpoints.append(checkpoint)
             if not before:
                 break
-        return found if limit is None else found[:limit]
+        return Page.cut(
+            checkpoints,
+            limit,
+            lambda each: each.id,
+            lambda cursor: ThreadOperations[S].log(
+                self, label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
+            ),
+        )
 
     @sync_and_async
     async def diff(
@@ -204,42 +212,51 @@ class ThreadOperations(Generic[S]):
         engine = self._engine
         if other is None and state is None:
             return await comparison.compare_revisions(engine, self._line, a, b, large=large)
-        old = await comparison.spot(engine, self._line, "HEAD" if a is None else a)
+        old = await comparison.find_point(engine, self._line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
-        return await comparison.compare(engine, old, await comparison.spot(engine, line, b), large=large)
+        return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
 
     @sync_and_async
     async def blame(
-        self, path: Path, at: Revision = "HEAD", *, start: int = 0, limit: int | None = None
-    ) -> list[BlameEntry]:
+        self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
+    ) -> Page[BlameEntry]:
         """Find the checkpoint that wrote the value at a path: which, when, and by whom.
 
         `path` is text as `messages[3]`, `messages[-10:]`, `memory.user`, or a tuple of a channel, keys and indexes. Of
-        a list or a dict, each item or entry is listed: `limit` of them from the `start`-th on. Raises `NotFoundError`
-        if there is nothing.
+        a list or a dict, each item or entry is listed, a page of them. Raises `NotFoundError` if there is nothing.
         """
-        from holdfast.history import blame, paths
+        from holdfast.history import blame
 
-        start, limit = validation.require_count(start, "start"), validation.optional_count(limit, "limit")
-        return await blame.blame(self._engine, self._line, paths.place(path), at, start=start, limit=limit)
+        keys, count = require_range(path), validation.require_count(limit, "limit")
+        start = validation.require_number(cursor or "0", "cursor")
+        entries = await blame.blame(self._engine, self._line, keys, at, start=start, limit=count + 1)
+        return Page.cut(
+            entries,
+            count,
+            lambda _: str(start + count),
+            lambda cursor: ThreadOperations[S].blame(self, keys, at, limit=count, cursor=cursor),
+        )
 
     @sync_and_async
     async def history(
-        self, path: Path, at: Revision = "HEAD", *, before: str | None = None, limit: int | None = None
-    ) -> list[ValueChange]:
-        """List every checkpoint that changed the value at a path, the latest first, with the change.
+        self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
+    ) -> Page[ValueChange]:
+        """List every checkpoint that changed the value at a path, the latest first, with the change: a page of them.
 
-        It goes from `at` along first parents; `before` is the id of the last one of the page before. An index of a list
-        follows its item, wherever it was. Checkpoints that did not change the value are skipped without being read.
+        It goes from `at` along first parents. An index of a list follows its item, wherever it was. Checkpoints that
+        did not change the value are skipped without being read.
         """
-        from holdfast.history import blame, paths
+        from holdfast.history import blame
 
-        before, limit = validation.optional_name(before, "id"), validation.optional_count(limit, "limit")
-        return await blame.history(self._engine, self._line, paths.place(path), at, before=before, limit=limit)
+        keys, count = require_range(path), validation.require_count(limit, "limit")
+        changes, following = await blame.history(self._engine, self._line, keys, at, after=cursor, limit=count)
+        return Page(
+            changes, following, lambda cursor: ThreadOperations[S].history(self, keys, at, limit=count, cursor=cursor)
+        )
 
     # Branches -------------------------------------------------------------------------------------------------
 
@@ -260,7 +277,7 @@ class ThreadOperations(Generic[S]):
         from holdfast.history import branches
 
         line = self._own_line()
-        branches.checked_name(branch, line)
+        branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
             made = await self._lines.fork(line, point, branch)
@@ -336,7 +353,7 @@ class ThreadOperations(Generic[S]):
         the same differently, `resolve` is asked: a function that takes a `MergeConflict` and returns the value,
         `MISSING` or `UNRESOLVED`, or rules by path, as in `{"messages": "union"}`. The rest is resolved by `strategy`:
         `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left then raises
-        `ConflictError` with all `clashes`, and nothing is saved.
+        `ConflictError` with all `conflicts`, and nothing is saved.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names must be the last.
         """
@@ -450,7 +467,7 @@ class ThreadOperations(Generic[S]):
         return self._handle.engine.lines
 
     def _own_line(self) -> Line:
-        """The line, if it may be saved to: the state of scopes is changed in other ways."""
+        """Return the line if threads may be saved to it; the lines of scopes and agents are not threads."""
         check_thread(self._line.name)
         return self._line
 
@@ -472,8 +489,7 @@ class ThreadOperations(Generic[S]):
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
         put = {
-            validation.require_path(path): value
-            for path, value in validation.require_mapping(changes, "set of changes").items()
+            require_path(path): value for path, value in validation.require_mapping(changes, "set of changes").items()
         }
         if isinstance(remove, tuple) and remove:
             raise InvalidError(
@@ -481,7 +497,7 @@ class ThreadOperations(Generic[S]):
                 where=repr(remove)[:80],
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
-        removed = [validation.require_path(path) for path in validation.require_several(remove, "path to remove")]
+        removed = [require_path(path) for path in validation.require_several(remove, "path to remove")]
         return self._engine.edit_parts(self._line, put, removed)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:

@@ -16,10 +16,11 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import CountingBackend
+from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
-from holdfast.interfaces.langgraph.contents import KEPT
-from holdfast.interfaces.langgraph.names import split_name, thread_name
 from holdfast.langgraph import HoldfastSaver
+from holdfast.store import split_name, thread_name
+from holdfast.store.checkpoint_store import BOOKKEEPING as KEPT
 from tests.engine.lines import store_on
 from tests.interfaces.langgraph.calls import Caller, made, parent_of, write
 from tests.interfaces.langgraph.savers import HOLDFAST, holdfast_saver
@@ -170,7 +171,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no thread to list": (lambda s: s.listed({"configurable": {"checkpoint_id": "1"}}), "names no thread"),
     "writes after nothing": (lambda s: s.call("put_writes", on("t"), [("a", 1)], "task"), "names no checkpoint"),
     "no task": (lambda s: s.call("put_writes", on("t", checkpoint_id="1"), [("a", 1)], ""), "a task is not empty"),
-    "own name": (lambda s: s.put("1", {KEPT: 1}), "is Holdfast's own"),
+    "own name": (lambda s: s.put("1", {KEPT: 1}), "is reserved"),
     "strategy": (lambda s: s.call("prune", ["t"], strategy="some"), "'keep_latest' or 'delete', not 'some'"),
     "surrogates in a thread": (lambda s: s.put("1", thread="\ud800"), "lone surrogates"),
     "surrogates in a namespace": (lambda s: s.put("1", namespace="\ud800"), "lone surrogates"),
@@ -181,7 +182,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "the id of a task is not text",
     ),
     "an id of another kind": (lambda s: s.put(7), "is a string, not int"),
-    "no id": (lambda s: s.put(""), "id. that is not empty"),
+    "no id": (lambda s: s.put(""), "an id that is not empty"),
     "long thread": (lambda s: s.put("1", thread="x" * 1025), "at most 1024 bytes of UTF-8, and this one 1025"),
     "long id": (lambda s: s.put("é" * 513), "at most 1024 bytes of UTF-8, and this one 1026"),
     "long thread and namespace": (lambda s: s.put("1", thread="x" * 512, namespace="y" * 512), "at most 1024 bytes"),
@@ -414,8 +415,9 @@ def test_pruning(saver: Caller) -> None:
             saver.put(str(n), {"n": n}, parent=str(n - 1) if n > 1 else None, namespace=namespace)
     saver.put("1", thread="other")
     saver.saver.store._engine.context.cache.clear()
-    run(saver.saver._engine.lines.set_ref(saver.saver._line(on("t")), "name", "best", "2"))
-    run(saver.saver._engine.lines.set_ref(saver.saver._line(on("t")), "tag", "good", "3"))
+    lines, line = saver.saver.store._engine.lines, Line(saver.saver.store.tenant, "t")
+    run(lines.set_ref(line, "name", "best", "2"))
+    run(lines.set_ref(line, "tag", "good", "3"))
     saver.call("prune", [])
     saver.call("prune", ["nobody", "t"])
     assert saver.ids(on("t", checkpoint_ns="")) == ["5", "3", "2"]

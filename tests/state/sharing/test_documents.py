@@ -91,7 +91,7 @@ def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any
     after = plan.save(theirs, version).version
     with pytest.raises(ConflictError, match="both changed the same") as caught:
         plan.save(mine, version, on_conflict=lambda _: UNRESOLVED)
-    assert caught.value.clashes
+    assert caught.value.conflicts
     assert caught.value.code == "version-mismatch"
     with pytest.raises(ConflictError, match="version 1 was expected"):
         plan.save(mine, version, on_conflict="raise")

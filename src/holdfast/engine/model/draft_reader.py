@@ -17,15 +17,27 @@ _NOWHERE = WrittenBy(0, 0)
 
 
 def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | None]:
-    """Return the value at a path of packed keys; None if there is none."""
+    """Return the value at a path of packed keys of dicts and indexes of lists; None if there is none."""
     result: Draft | None = value
     for key in path:
-        state = None if result is None else as_dict(result, _NOWHERE)
-        if state is None:
+        if result is None:
             return None
-        written = yield from one(ws, state, key)
-        result = None if written is None else written[0]
+        state = as_dict(result, _NOWHERE)
+        if state is None:
+            result = yield from _item(ws, result, key)
+        else:
+            written = yield from one(ws, state, key)
+            result = None if written is None else written[0]
     return result
+
+
+def _item(ws: Workspace, value: Draft, key: bytes) -> Rounds[Draft | None]:
+    """Return the item of a list at a packed index; None if there is none."""
+    size, index = length(value) or 0, msgpack.integer(key)
+    if index is None or not -size <= index < size:
+        return None
+    index %= size
+    return (yield from items(ws, value, index, index + 1))[0]
 
 
 def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, WrittenBy] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,29 +51,24 @@ def blame(session: CliContext, thread: str, path: str, at: str, history: bool, l
 
 
 def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None) -> None:
-    start = 0
+    entries = iter(islice(store.thread(thread).blame(path, at, limit=_PAGE).all(), limit))
     widths: list[int] = []
-    while limit is None or start < limit:
-        wanted = _PAGE if limit is None else min(_PAGE, limit - start)
-        page = store.thread(thread).blame(path, at, start=start, limit=wanted)
+    while page := list(islice(entries, _PAGE)):
         if session.json:
             session.emit_all(
                 {"path": origin.where, **_record(origin.writer), "value": plain(origin.value)} for origin in page
             )
-        elif page:
+        else:
             session.out.page()
             short = _short(store, thread, [each.writer for each in page])
             rows = [_row(origin, id) for origin, id in zip(page, short, strict=True)]
             widths = session.out.table(
                 _HEADS, rows, right=("STEP",), shrink="VALUE", styles={"CHECKPOINT": "yellow"}, widths=widths
             )
-        start += len(page)
-        if len(page) < wanted or page[0].path == page[-1].path:
-            return
 
 
 def _history(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
-    found = store.thread(thread).history(path, at, limit=limit)
+    found = list(islice(store.thread(thread).history(path, at, limit=_PAGE).all(), limit))
     if session.json:
         session.emit_all(
             {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in found

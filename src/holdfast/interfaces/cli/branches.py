@@ -139,7 +139,7 @@ def fork(
     \b
     holdfast fork chat what-if HEAD~3 --set plan.goal=rest --set 'limits={"steps": 5}'
     """
-    from holdfast.history.paths import parse_path
+    from holdfast.engine.paths import parse_path
 
     store = session.open(write=True)
     edits: dict[str | Sequence[Any], Any] = dict(map(_change, changes))
@@ -154,7 +154,7 @@ def _change(text: str) -> tuple[tuple[Any, ...], Any]:
     from msgspec import DecodeError
     from msgspec.json import decode
 
-    from holdfast.history.paths import parse_path
+    from holdfast.engine.paths import parse_path
 
     path, equals, value = text.partition("=")
     if not equals:

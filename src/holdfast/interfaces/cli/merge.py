@@ -71,8 +71,8 @@ def merge(
             metadata=None if message is None else {"message": message},
         )
     except ConflictError as refused:
-        if refused.clashes:
-            _show(session, refused.clashes)
+        if refused.conflicts:
+            _show(session, refused.conflicts)
             refused.hint = "Settle it with --strategy, with --resolve PATH=STRATEGY, or one by one with --interactive"
         raise
     if session.json:
@@ -155,7 +155,7 @@ class _Asking:
         return value
 
     def _by_place(self, clash: MergeConflict) -> Any:
-        from holdfast.history.paths import parse_path
+        from holdfast.engine.paths import parse_path
 
         for path, strategy in sorted(self._ways.items(), key=lambda way: -len(parse_path(way[0]))):
             if clash.path[: len(parse_path(path))] == parse_path(path):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.engine.paths import parse_path, path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history.paths import parse_path, path_text
 from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD, branch_names
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe

@@ -175,7 +175,7 @@ def patch(
 
 
 def _place(text: str) -> tuple[str, ...]:
-    from holdfast.history.paths import parse_path
+    from holdfast.engine.paths import parse_path
 
     found = parse_path(text)
     if not all(type(part) is str for part in found):

@@ -34,18 +34,15 @@ def stats(session: CliContext) -> None:
     figures, status = store.stats(), store.status()
     sums = _Sums()
     with session.progress("Counting") as tell:
-        after = ""
-        while page := store.threads(after=after, limit=_PAGE):
-            for thread in page:
-                sums.threads += 1
-                sums.steps += thread.steps
-                sums.branches += thread.branches
-                sums.bytes += thread.bytes
-                sums.oldest = min(filter(None, (sums.oldest, thread.created)))
-                sums.newest = max(filter(None, (sums.newest, thread.updated)))
-                if thread.bytes > sums.largest_bytes:
-                    sums.largest, sums.largest_bytes = thread.thread, thread.bytes
-            after = page[-1].thread
+        for thread in store.threads(limit=_PAGE).all():
+            sums.threads += 1
+            sums.steps += thread.steps
+            sums.branches += thread.branches
+            sums.bytes += thread.bytes
+            sums.oldest = min(filter(None, (sums.oldest, thread.created)))
+            sums.newest = max(filter(None, (sums.newest, thread.updated)))
+            if thread.bytes > sums.largest_bytes:
+                sums.largest, sums.largest_bytes = thread.thread, thread.bytes
             tell(sums.threads, figures.threads, "threads")
     capabilities = store._engine.context.backend.capabilities
     if session.json:

@@ -74,15 +74,9 @@ def _found(store: Store, pattern: str, where: str | None) -> Iterator[ThreadInfo
     prefix = pattern.partition("*")[0]
     fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
     more: dict[str, Any] = {} if where is None else {"where": where}
-    after = ""
-    while True:
-        page = store.threads(prefix=prefix, after=after, limit=_PAGE, **more)
-        for thread in page:
-            if fits is None or fits.fullmatch(thread.thread):
-                yield thread
-        if len(page) < _PAGE:
-            return
-        after = page[-1].thread
+    for thread in store.threads(prefix=prefix, limit=_PAGE, **more).all():
+        if fits is None or fits.fullmatch(thread.thread):
+            yield thread
 
 
 def _table(session: CliContext, found: Iterator[ThreadInfo], none: str) -> None:

@@ -27,6 +27,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parsing import Duration
 
 CONTENT = "content"
 """The key that holds a document; and the key of its scope that rights are needed for."""
@@ -123,7 +124,7 @@ class DocumentOperations:
         return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
     @sync_and_async
-    async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
+    async def wait(self, after: int, timeout: Duration | None = None) -> DocumentVersion | None:
         """Wait for a version after this one, and return it; None after the timeout."""
         version = validation.require_count(after, "version")
         await self._resource.require("read", CONTENT)
@@ -177,15 +178,15 @@ class DocumentOperations:
         resolver: Resolver = (lambda clash: self._resolve(on_conflict, clash)) if callable(on_conflict) else _unite
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
-        if found.clashes or name not in found.state:
-            clashes = tuple(map(self._to_conflict, found.clashes))
+        if found.conflicts or name not in found.state:
+            clashes = tuple(map(self._to_conflict, found.conflicts))
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._resource.name),
                 hint="Read it again and apply the edit to what is there, or give on_conflict a function",
                 code="version-mismatch",
             )
-            error.clashes = clashes
+            error.conflicts = clashes
             raise error
         return found.state[name]
 

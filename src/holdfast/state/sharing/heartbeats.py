@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, TransientError
+from holdfast.time_parsing import Duration, parse_seconds
 
 Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Extends a lease."""
@@ -38,8 +39,8 @@ class HandlerCall(Suspension[Any]):
 class Heartbeat:
     """Extends leases while handlers run: from a thread for a sync caller, from a task for asyncio."""
 
-    def __init__(self, lease: float) -> None:
-        self.pause = lease / _BEATS
+    def __init__(self, lease: Duration) -> None:
+        self.pause = parse_seconds(lease, "lease") / _BEATS
         self._lock = threading.Lock()
         self._extend: Extend | None = None
         self._ended = threading.Event()

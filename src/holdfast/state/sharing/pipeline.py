@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, check_seconds, wait_until
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds, parse_seconds
 
 TRIES = 5
 """How often an item is tried at a stage by default."""
@@ -115,19 +115,19 @@ class PipelineOperations:
     # Putting items in ---------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def put(self, item: Any, *, delay: float | timedelta | None = None) -> str:
+    async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await self._put([item], delay))[0]
 
     @sync_and_async
-    async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
+    async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         return await self._put(list(validation.require_several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
+    async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
         """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
         the lease ends, and another's after that."""
         return await self._take(stage, lease, timeout)
@@ -138,9 +138,9 @@ class PipelineOperations:
         stage: str,
         handler: Callable[[Any], Any],
         *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        delay: Duration = 1.0,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """Call a function with the value of each item at a stage, and hand on what it returns, until no item came for
@@ -178,7 +178,7 @@ class PipelineOperations:
         task: PipelineTask,
         error: BaseException | str = "",
         *,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         retry: bool = True,
     ) -> bool:
         """Return an item that failed, to be tried again, at once or later. One that was tried too often, or is not
@@ -186,7 +186,7 @@ class PipelineOperations:
         return await self._fail(task, error, delay, retry)
 
     @sync_and_async
-    async def extend(self, task: PipelineTask, lease: float = LEASE) -> None:
+    async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
@@ -282,9 +282,7 @@ class PipelineOperations:
             )
         return self.stages.index(stage)
 
-    async def _take(self, stage: str, lease: float, timeout: float | None) -> PipelineTask | None:
-        if not check_seconds(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
+    async def _take(self, stage: str, lease: Duration, timeout: Duration | None) -> PipelineTask | None:
         self._stage_index(stage)
         await self._resource.require("read", stage)
         taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
@@ -294,12 +292,12 @@ class PipelineOperations:
         await self._resource.handle.guard.saw(self.scope, (stage,))
         return PipelineTask(found[0], stage, found[1], self._resource.name)
 
-    async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
+    async def _put(self, items: list[Any], delay: Duration | None) -> list[str]:
         if not 0 < len(items) <= _MAX_ITEMS:
             raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
         first = self.stages[0]
         handle, trace, names = self._resource.handle_for(first), trace_context.current_or_new(), list[str]()
-        wait = 0 if delay is None else nanoseconds(delay)
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
             for item in items
@@ -373,13 +371,11 @@ class PipelineOperations:
 
         await commit(handle, {self._resource.name: writes})
 
-    async def _fail(
-        self, task: PipelineTask, error: BaseException | str, delay: float | timedelta | None, retry: bool
-    ) -> bool:
+    async def _fail(self, task: PipelineTask, error: BaseException | str, delay: Duration | None, retry: bool) -> bool:
         handle, claim = self._resource.handle_for(task.stage), self._claim(task)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
-        wait = 0 if delay is None else nanoseconds(delay)
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             record = await self._claimed_record(view, claim)
@@ -392,7 +388,7 @@ class PipelineOperations:
         await commit(handle, {self._resource.name: writes})
         return again
 
-    async def _extend(self, task: PipelineTask, lease: float) -> None:
+    async def _extend(self, task: PipelineTask, lease: Duration) -> None:
         await work_queue.extend_claim(
             self._resource.handle_for(task.stage), self._resource.name, self._claim(task), lease, "item"
         )
@@ -418,7 +414,7 @@ class PipelineOperations:
             raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
-    async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
+    async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: Duration) -> bool:
         """Hand an item on, or return it; False if it is another's by now."""
         try:
             if error is None:
@@ -427,7 +423,7 @@ class PipelineOperations:
                 except (InvalidError, UnsupportedError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
-                await self._fail(task, error, delay * 2 ** (task.tries - 1) or None, True)
+                await self._fail(task, error, parse_seconds(delay) * 2 ** (task.tries - 1) or None, True)
         except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise

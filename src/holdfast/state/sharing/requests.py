@@ -29,9 +29,10 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, check_seconds, wait_until
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: asking needs the right to write the first, serving to read and write the second."""
@@ -96,7 +97,7 @@ class RequestsOperations:
     # Asking -----------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
+    async def call(self, payload: Any, *, timeout: Duration = TIMEOUT) -> Any:
         """Send a request, and wait for the answer.
 
         `HandlerError` if the responder raised an error. `RequestTimeoutError` if no answer came in time; its code says
@@ -106,13 +107,13 @@ class RequestsOperations:
         return await self._wait(await self._ask(payload, timeout), timeout)
 
     @sync_and_async
-    async def ask(self, payload: Any, *, timeout: float = TIMEOUT) -> str:
+    async def ask(self, payload: Any, *, timeout: Duration = TIMEOUT) -> str:
         """Send a request without waiting. Returns the id to `wait` for, in this process or another. After the
         timeout nobody answers it any more."""
         return await self._ask(payload, timeout)
 
     @sync_and_async
-    async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
+    async def wait(self, id: str, *, timeout: Duration = TIMEOUT) -> Any:
         """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
         cancelled, or its answer was deleted."""
         return await self._wait(id, timeout)
@@ -131,7 +132,7 @@ class RequestsOperations:
     # Answering --------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def take(self, *, lease: float = LEASE, timeout: float | None = 0) -> Request | None:
+    async def take(self, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> Request | None:
         """Take a request to answer; None if there was none before the timeout. It is this responder's until the
         lease ends, and another's after that."""
         return await self._take(lease, timeout)
@@ -152,8 +153,8 @@ class RequestsOperations:
         self,
         handler: Callable[[Any], Any],
         *,
-        lease: float = LEASE,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """Answer requests with what a function returns, until none came for `timeout` seconds or `limit` are answered.
@@ -178,7 +179,7 @@ class RequestsOperations:
         return served
 
     @sync_and_async
-    async def extend(self, request: Request, lease: float = LEASE) -> None:
+    async def extend(self, request: Request, lease: Duration = LEASE) -> None:
         """Extend the lease of a request. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
 
@@ -196,14 +197,14 @@ class RequestsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, payload: Any, timeout: float) -> str:
-        handle, seconds = self._resource.handle_for(ASK), check_seconds(timeout)
+    async def _ask(self, payload: Any, timeout: Duration) -> str:
+        handle, wait = self._resource.handle_for(ASK), parse_nanoseconds(timeout, "timeout")
         token, trace = secrets.token_hex(8), trace_context.current_or_new()
         record = {
             "value": payload,
             "actor": handle.guard.actor,
             "correlation": trace.correlation,
-            "deadline": handle.now() + int(seconds * 1e9),
+            "deadline": handle.now() + wait,
         }
         packed, name = pack_value(handle, "value", record), ""
 
@@ -222,7 +223,7 @@ class RequestsOperations:
         await commit(handle, {self._resource.name: writes})
         return name
 
-    async def _wait(self, id: str, timeout: float) -> Any:
+    async def _wait(self, id: str, timeout: Duration) -> Any:
         if type(id) is not str or not id or "/" in id:
             raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
         await self._resource.require("write", ASK)
@@ -288,9 +289,7 @@ class RequestsOperations:
             where=f"request {id} of {self._resource.name}",
         )
 
-    async def _take(self, lease: float, timeout: float | None) -> Request | None:
-        if not check_seconds(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
+    async def _take(self, lease: Duration, timeout: Duration | None) -> Request | None:
         await self._resource.require("read", SERVE)
         taking = TakeWork(self._resource.handle_for(SERVE), self._resource.name, _QUEUE, lease, self._load)
         found = await wait_until(taking.take, timeout)
@@ -345,7 +344,7 @@ class RequestsOperations:
             return False
         return True
 
-    async def _extend(self, request: Request, lease: float) -> None:
+    async def _extend(self, request: Request, lease: Duration) -> None:
         await work_queue.extend_claim(
             self._resource.handle_for(SERVE), self._resource.name, self._claim(request), lease, "request"
         )

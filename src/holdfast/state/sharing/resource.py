@@ -20,6 +20,7 @@ from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import Branch, StepRef
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import Duration, parse_seconds
 
 T = TypeVar("T")
 
@@ -113,10 +114,10 @@ def _check_length(name: Scope) -> Scope:
     return name
 
 
-async def wait_until(poll: Callable[[], Awaitable[T | None]], timeout: float | None) -> T | None:
+async def wait_until(poll: Callable[[], Awaitable[T | None]], timeout: Duration | None) -> T | None:
     """Poll until there is a result, at least once, with growing pauses. None after the timeout, which may be None for
     no limit."""
-    end = None if timeout is None else time.monotonic() + check_seconds(timeout)
+    end = None if timeout is None else time.monotonic() + parse_seconds(timeout, "timeout")
     pause = _SHORTEST
     while True:
         result = await poll()
@@ -125,10 +126,3 @@ async def wait_until(poll: Callable[[], Awaitable[T | None]], timeout: float | N
             return result
         await Pause(min(pause, left))
         pause = min(2 * pause, _LONGEST)
-
-
-def check_seconds(seconds: object, what: str = "timeout") -> float:
-    """Return a number of seconds that is not negative."""
-    if type(seconds) not in (int, float) or not 0 <= seconds < 10**9:  # type: ignore[operator]
-        raise InvalidError(f"a {what} is a number of seconds from 0 up, not {seconds!r}")
-    return float(seconds)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_m
 from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
+from holdfast.time_parsing import Duration
 
 S = TypeVar("S", bound="SubscriptionOperations")
 
@@ -66,13 +67,13 @@ class SubscriptionOperations:
         return max(await self._topic.length() - self._acknowledged, 0)
 
     @sync_and_async
-    async def receive(self, timeout: float | None = None) -> TopicMessage | None:
+    async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
         """Return the next message; None after the timeout. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
     @sync_and_async
-    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
+    async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
         """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
         before."""
         if validation.require_count(limit, "number of messages") < 1:
@@ -87,7 +88,7 @@ class SubscriptionOperations:
         await self._ack()
 
     @sync_and_async
-    async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: float | None = None) -> int:
+    async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
         """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
         seconds. Returns the number of messages.
 
@@ -116,7 +117,7 @@ class SubscriptionOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
+    async def _next(self, limit: int, timeout: Duration | None) -> list[TopicMessage]:
         if not self._waiting:
             await self._resource.require("read", MESSAGE)
             await wait_until(self._fetch, timeout)

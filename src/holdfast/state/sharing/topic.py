@@ -6,20 +6,19 @@ is a name with a cursor of its own (`subscription`).
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.model.scopes import MARK, Scope, ScopePart
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 if TYPE_CHECKING:
     from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
@@ -102,7 +101,7 @@ class TopicOperations:
         return await reader_log(self._resource, name).delete(permit)
 
     @sync_and_async
-    async def trim(self, *, older_than: float | timedelta | None = None) -> int:
+    async def trim(self, *, older_than: Duration | None = None) -> int:
         """Delete messages that all subscribers have acknowledged; or, with an age in seconds or as a timedelta, all
         that are older. Without a subscriber and an age, nothing is deleted.
 
@@ -110,7 +109,11 @@ class TopicOperations:
         scope.
         """
         permit = await self._resource.require("write", MESSAGE)
-        before = None if older_than is None else self._resource.handle.now() - nanoseconds(older_than)
+        before = (
+            None
+            if older_than is None
+            else self._resource.handle.now() - parse_nanoseconds(older_than, "age", positive=True)
+        )
         seen = min((each.cursor for each in await self._subscribers()), default=0)
 
         def goes(number: int, end: StepRef) -> bool:

@@ -18,6 +18,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 T = TypeVar("T")
 
@@ -98,11 +99,11 @@ async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
 class TakeWork(Generic[T]):
     """Takes a piece of work from a queue, if there is one."""
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: LoadWork[T]) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: Duration, opened: LoadWork[T]) -> None:
         self._handle = handle
         self._scope = own
         self._queue = lane
-        self._lease = int(lease * 1e9)
+        self._lease = parse_nanoseconds(lease, "lease", positive=True)
         self._load = opened
         self._result: tuple[WorkClaim, T] | None = None
 
@@ -145,14 +146,15 @@ async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
         )
 
 
-async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
+async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: Duration, what: str) -> None:
     """Extend the lease of a piece of work. `ConflictError` if it is not held any more."""
     longer: WorkClaim = claim
+    length = parse_nanoseconds(lease, "lease")
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
         nonlocal longer
         await check_claim(view, claim, what)
-        until = max(view.now + int(lease * 1e9), claim.until + 1)
+        until = max(view.now + length, claim.until + 1)
         longer = WorkClaim(claim.queue, claim.name, claim.token, claim.tries, until)
         return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 

@@ -1,0 +1,65 @@
+"""Pages of a listing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.html import html_listing
+
+T = TypeVar("T")
+
+ReadPage: TypeAlias = "Callable[[str], Coroutine[Any, Any, Page[T]]]"
+"""Reads the page at a cursor."""
+
+
+class Page(list[T]):
+    """A page of a listing: a list of its items.
+
+    `next` is the cursor of the next page, to be given as `cursor`; None if this is the last. `all()` goes through the
+    items of this page and of all that follow.
+    """
+
+    def __init__(self, items: Iterable[T] = (), next: str | None = None, read: ReadPage[T] | None = None) -> None:  # noqa: A002 - the name of the attribute
+        super().__init__(items)
+        self.next = next
+        self._read = read
+
+    def __repr__(self) -> str:
+        return f"<Page of {len(self)}{'' if self.next is None else ', more follow'}>"
+
+    def _repr_html_(self) -> str:
+        return html_listing(self)
+
+    @classmethod
+    def cut(cls, items: Sequence[T], limit: int, cursor: Callable[[T], str], read: ReadPage[T]) -> Page[T]:
+        """Return a page of `limit` items. `items` has one more if there is a next page."""
+        return cls(items[:limit], cursor(items[limit - 1]) if 0 < limit < len(items) else None, read)
+
+    def all(self) -> Items[T]:
+        """Iterate over the items of this page and of all that follow: `for`, or `async for` on an async store."""
+        return Items(self)
+
+
+class Items(Generic[T]):
+    """The items of a listing from one page on. Pages are read when the iteration reaches them."""
+
+    def __init__(self, page: Page[T]) -> None:
+        self._page = page
+
+    def __iter__(self) -> Iterator[T]:
+        page = self._page
+        yield from page
+        while page.next is not None and page._read is not None:
+            page = run(page._read(page.next))
+            yield from page
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        page = self._page
+        for item in page:
+            yield item
+        while page.next is not None and page._read is not None:
+            page = await arun(page._read(page.next))
+            for item in page:
+                yield item
