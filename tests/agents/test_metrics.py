@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import pytest
-from holdfast.agents.definition.options import Autosave
 
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import SAVE, SaveCounts, read_saves
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.errors import ConflictError, InvalidError, TransientError

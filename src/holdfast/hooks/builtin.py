@@ -1,4 +1,4 @@
-"""Hooks that come along: validation, audit, caches, metrics. They are quick, and run where the change is made."""
+"""Built-in hooks for validation, audit, caches and metrics. They are quick, and run where the change is made."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConfigError, InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
+from holdfast.hooks.hook import check_signature, name_of
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, without quoting it; None if nothing is."""
+"""Returns what is wrong with a value, without quoting it; None if nothing is."""
 
 
 class Validate:
-    """Refuses values that are not as they should be.
+    """Refuses values that do not match a schema, or are too large.
 
     `schema` is a JSON Schema (a dict, or True or False), a pydantic model, or a type such as `list[int]`, a TypedDict
-    or a dataclass. `max_bytes` bounds the size of a value as it is stored. What is deleted is not looked at. If the
-    check itself fails, the change is refused.
+    or a dataclass. `max_bytes` limits the size of a value as stored. Deletions are not checked. If the check itself
+    fails, the change is refused.
     """
 
     phase = BEFORE
@@ -37,11 +38,11 @@ class Validate:
             raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
-        self._check = None if schema is MISSING else _check_of(schema)
+        self._check = None if schema is MISSING else _build_check(schema)
         self._max_bytes = max_bytes
 
     def __call__(self, call: HookContext) -> None:
-        """Raises `VetoError` if the value is not as it should be."""
+        """Raise `VetoError` if the value is not valid."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
             raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
         if self._check is not None and (value := call.value) is not MISSING:
@@ -50,15 +51,15 @@ class Validate:
                 raise VetoError(f"the value does not fit its schema: {wrong}")
 
 
-def _check_of(schema: Any) -> Check:
+def _build_check(schema: Any) -> Check:
     if isinstance(schema, dict | bool):
-        return _json_schema(schema)
+        return _json_schema_check(schema)
     if hasattr(schema, "model_validate") and hasattr(schema, "__pydantic_validator__"):
-        return _model(schema)
-    return _typed(schema)
+        return _model_check(schema)
+    return _type_check(schema)
 
 
-def _json_schema(schema: dict[str, Any] | bool) -> Check:
+def _json_schema_check(schema: dict[str, Any] | bool) -> Check:
     try:
         import jsonschema_rs
     except ImportError as missing:
@@ -79,12 +80,12 @@ def _json_schema(schema: dict[str, Any] | bool) -> Check:
         except ValueError:
             return "it holds what JSON does not know"
         error = next(validator.iter_errors(value))
-        return _told(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
+        return _at_path(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
 
     return check
 
 
-def _model(model: Any) -> Check:
+def _model_check(model: Any) -> Check:
     from pydantic import ValidationError
 
     def check(value: Any) -> str | None:
@@ -94,13 +95,13 @@ def _model(model: Any) -> Check:
             model.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-            return _told(first["loc"], f"it is refused as {first['type']}")
+            return _at_path(first["loc"], f"it is refused as {first['type']}")
         return None
 
     return check
 
 
-def _typed(kind: Any) -> Check:
+def _type_check(kind: Any) -> Check:
     convert = msgspec.convert
     plain = kind if isinstance(kind, type) else None
     try:
@@ -124,19 +125,21 @@ def _typed(kind: Any) -> Check:
     return check
 
 
-def _told(path: Any, what: str) -> str:
+def _at_path(path: Any, what: str) -> str:
     where = "".join(f"[{part!r}]" for part in path)
     return f"at {where}, {what}" if where else what
 
 
 class AddAuditFields:
-    """Adds fields to the audit row of every change: always the same, or what a function makes of the `HookContext`."""
+    """Adds fields to the audit row of every change: fixed ones, or what a function returns for a `HookContext`."""
 
     phase = BEFORE
     inline = True
     wants_value = False
 
     def __init__(self, fields: Mapping[str, Any] | Callable[[HookContext], Mapping[str, Any]]) -> None:
+        if callable(fields):
+            check_signature(fields, name_of(fields), "call: HookContext")
         self._make = fields if callable(fields) else None
         self.pure = self._make is None
         self.wants_old = not self.pure
@@ -148,9 +151,9 @@ class AddAuditFields:
 
 
 class InvalidateCache:
-    """Takes what was changed out of a cache: a mapping with keys `(scope, key)`, or a function given both.
+    """Removes what was changed from a cache: a mapping with keys `(scope, key)`, or a function of both.
 
-    It does so before the change is acknowledged to whoever made it; those in other processes watch the scope instead.
+    It does so before the writer proceeds. Other processes watch the scope instead.
     """
 
     phase = AFTER
@@ -159,12 +162,14 @@ class InvalidateCache:
     wants_old = False
 
     def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
+        if callable(cache):
+            check_signature(cache, name_of(cache), "scope: str", "key: str")
         self._drop = cache if callable(cache) else None
         self.pure = self._drop is None
         self._cache = {} if callable(cache) else cache
 
     def __call__(self, call: HookContext) -> None:
-        """Take it out."""
+        """Remove the entry."""
         if self._drop is None:
             self._cache.pop((call.scope, call.key), None)
         else:

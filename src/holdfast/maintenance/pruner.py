@@ -27,8 +27,7 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
-from holdfast.security.audit.recorder import AUDIT
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.handle import ACCESS, AUDIT
 
 _EXCLUDED = (ACCESS, AUDIT)
 """Lines that no policy applies to: the grants and the audit."""

@@ -20,10 +20,9 @@ from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInfo
 from holdfast.errors import InvalidError
-from holdfast.security.access.identity import Identity, identity_of
-from holdfast.security.handle import StoreHandle
+from holdfast.security.access.identity import Identity, parse_identity
+from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.state.scope_parts import ScopeParts
 from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import (
     AsyncThread,
@@ -469,7 +468,7 @@ class StoreOperations(ScopedOperations):
             raise InvalidError(
                 "an identity is named by its text or by its parts, not by both", where=str(identity)[:80]
             )
-        who = Identity.of(**parts) if identity is None else identity_of(identity)
+        who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
 
 

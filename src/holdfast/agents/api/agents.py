@@ -39,7 +39,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.security.audit.retain import remove
+from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parsing import Time, parse_time
 
@@ -210,8 +210,8 @@ class AgentsOperations:
                 return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
 
             guards = both_preconditions(permit.guards, require_unchanged)
-            await remove(handle.engine, [line.line], handle.guard.actor, guards)
-            hooks.done(newest.depth + 1, newest.id)
+            await remove_lines(handle.engine, [line.line], handle.guard.actor, guards)
+            hooks.call_after(newest.depth + 1, newest.id)
 
     # History --------------------------------------------------------------------------------------------------
 

@@ -412,7 +412,7 @@ class SaveQueue:
         while self._ready:
             tracker = self._ready.popleft()
             soon = 0.0
-            if not tracker.breaker.lets():
+            if not tracker.breaker.allows():
                 tracker.is_saving = False
                 tracker.set_overdue(False)
                 pause = min(tracker.settings.rest, 1.0) * random.uniform(0.5, 1)  # noqa: S311 - not all at once
@@ -434,7 +434,7 @@ class SaveQueue:
             finally:
                 tracker.is_saving = False
                 if is_trial:  # otherwise the trial, if there is one, is another agent's
-                    tracker.breaker.left()
+                    tracker.breaker.cancel_trial()
             at = max(tracker.due(), soon)
             if at < inf:
                 self.put(tracker, at)

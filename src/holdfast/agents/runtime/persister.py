@@ -267,7 +267,7 @@ class AgentPersister:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            hooks.done(self.version, point.id)
+            hooks.call_after(self.version, point.id)
             return point
         raise ConflictError(
             f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"

@@ -266,12 +266,12 @@ def roles(session: CliContext) -> None:
     for name, policy in found.items():
         holders = [who for who, names in given.items() if name in names]
         if session.json:
-            session.emit({"role": name, "rules": policy.plain(), "holders": holders})
+            session.emit({"role": name, "rules": policy.to_list(), "holders": holders})
             continue
         out = session.out
         told = f": {', '.join(holders)}" if holders else ""
         out.line(f"{out.style(safe(name), 'yellow')}{safe(told)}")
-        for rule in policy.plain():
+        for rule in policy.to_list():
             keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
             out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
 
@@ -291,7 +291,7 @@ def define(session: CliContext, role: str, file: str) -> None:
     """
     policy = _policy(file)
     session.open(write=True).access.define_role(role, policy)
-    session.tell(f"The role {role} has {plural(len(policy.rules), 'rule')}.", {"role": role, "rules": policy.plain()})
+    session.tell(f"The role {role} has {plural(len(policy.rules), 'rule')}.", {"role": role, "rules": policy.to_list()})
 
 
 def _policy(file: str) -> Policy:

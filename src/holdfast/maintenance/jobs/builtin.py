@@ -19,7 +19,7 @@ from holdfast.maintenance.retention import Retention
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
-from holdfast.state.expiry import lapse
+from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.time_parsing import parse_nanoseconds
 
@@ -219,7 +219,7 @@ def _check_orphans(settings: Mapping[str, Any]) -> None:
 
 
 async def _expire(job: JobContextBase) -> JobResult:
-    expired = await lapse(job.store._handle, job.progress)
+    expired = await delete_expired(job.store._handle, job.progress)
     ended = forgotten = held = 0
     while True:
         done = await SessionsOperations.collect(SessionsOperations(job.store._handle), _PAGE)
