@@ -208,8 +208,8 @@ def agents_saved_by_themselves() -> list[Figure]:
             {
                 "never": lambda: _changed(never),
                 "told": lambda: _changed(told),
-                "few": lambda: [told.keeper.take() for _ in range(100)],
-                "many": lambda: [many.keeper.take() for _ in range(100)],
+                "few": lambda: [told.persister.capture() for _ in range(100)],
+                "many": lambda: [many.persister.capture() for _ in range(100)],
             }
         )
         gaps = _gaps(store)
@@ -235,7 +235,7 @@ def agents_saved_by_themselves() -> list[Figure]:
 
 def _changed(agent: Worker) -> None:
     for _ in range(1000):
-        agent.changed()
+        agent.mark_changed()
 
 
 def _gaps(store: holdfast.Store) -> dict[str, float]:
@@ -248,7 +248,7 @@ def _gaps(store: holdfast.Store) -> dict[str, float]:
         longest, last = 0.0, time.perf_counter()
         end = last + 0.5
         while last < end:
-            with agent.changing():
+            with agent.change_block():
                 agent.done += 1
             now = time.perf_counter()
             longest, last = max(longest, now - last), now

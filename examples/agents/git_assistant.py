@@ -22,7 +22,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast import Machine, PersistentAgent
-from holdfast.agents import Recovery, counts, mermaid
+from holdfast.agents import Recovery, count_transitions, mermaid
 
 ID = "committer"
 TOOLS = {"add": "write", "reset": "write", "commit": "write", "diff": "read", "log": "read", "push": "network"}
@@ -139,7 +139,7 @@ def come_back(url: str) -> None:
         print("tools:    ", ", ".join(f"{tool.name} {tool.uses}" for tool in used if tool.uses))
         print("denied:   ", ", ".join(f"{tool.name} {tool.denied}" for tool in used if tool.denied))
         agent.stop()
-        taken = counts(store.agents.transitions(ID))
+        taken = count_transitions(store.agents.transitions(ID))
         print(mermaid(GitAssistant.machine, taken, current=agent.state))
 
 

@@ -47,7 +47,7 @@ class HaikuAgent(AsyncPersistentAgent, name="haiku"):
     async def answer(self, subject: str) -> str:
         question = {"role": "user", "content": subject}
         poem = await Model().write([*await self.conversation.window(max_tokens=2000), question])
-        with self.changing():  # no save in the background sees half of it
+        with self.change_block():  # no save in the background sees half of it
             self.conversation.extend([question, {"role": "assistant", "content": poem}])
             self.collection[subject] = poem
         return poem

@@ -68,8 +68,8 @@ class ConflictError(HoldfastError):
     """Somebody else was first: the place in the line is taken, or both sides changed the same thing."""
 
     code = "conflict"
-    clashes: tuple[Any, ...] = ()
-    """What both sides changed, where a merge was refused: `holdfast.history.merge.MergeConflict`es."""
+    conflicts: tuple[Any, ...] = ()
+    """The conflicts of a merge that was refused: `holdfast.history.merge.MergeConflict`s."""
 
 
 class TransientError(HoldfastError):

@@ -1,4 +1,4 @@
-"""Agents frozen into one file, and thawed elsewhere.
+"""Snapshots: agents in one file.
 
     from holdfast import snapshots
 
@@ -11,7 +11,7 @@ A snapshot holds a runnable, a prompt, messages, a chat history, an agent of `la
 function has a form for asyncio: `asnapshot`, `arestore` and so on.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.agents.snapshots.api import (
     adelete,
@@ -43,6 +43,10 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.agents.snapshots.holdfast_agents import StoredAgent
+else:  # loaded on first use: snapshots of LangChain need no store
+    from holdfast._lazy import exports
+
+    __getattr__ = exports(__name__, {"StoredAgent": "holdfast.agents.snapshots.holdfast_agents"})
 
 __all__ = [
     "SnapshotCorruptError",
@@ -71,12 +75,3 @@ __all__ = [
     "snapshot",
     "verify",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: whoever only looks at snapshots needs no store.
-    if name != "StoredAgent":
-        raise AttributeError(f"module 'holdfast.snapshots' has no attribute {name!r}")
-    from holdfast.agents.snapshots.holdfast_agents import StoredAgent
-
-    return StoredAgent

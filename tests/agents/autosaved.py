@@ -1,4 +1,4 @@
-"""What tests of auto-save share: agents, a clock that is set by hand, and a store that fails when it is told to."""
+"""Helpers for tests of automatic saves: agents, a clock that is set by hand, and a store that fails on demand."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def until(held: Callable[[], object], seconds: float = 90.0) -> None:
 
 def steps(store: Any, agent: Any) -> int:
     """How many steps an agent has in the store."""
-    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(agent.keeper.line.line))]))
+    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, tuple(agent.persister.line.line))]))
     return len(rows)
 
 

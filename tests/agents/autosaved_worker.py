@@ -1,4 +1,4 @@
-"""An agent in a process of its own, to be killed: it tells of each turn once it is taken."""
+"""An agent in a process of its own, to be killed: it reports each turn when it is done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 
 import holdfast
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from tests.agents.autosaved import Noter
 
 

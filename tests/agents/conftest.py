@@ -1,4 +1,4 @@
-"""What tests of agents are given."""
+"""Fixtures for tests of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that counts on an agent that others count on, too: `python -m tests.agents.counting URL COUNT`."""
+"""A process that counts on an agent that others use, too: `python -m tests.agents.counting URL COUNT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents for tests of what every agent can do."""
+"""Agents for tests of the operations that every agent has."""
 
 from __future__ import annotations
 

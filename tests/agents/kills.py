@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from holdfast.agents.api.agent import PersistentAgent
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
@@ -275,7 +275,7 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
         each.save()
         for name in scene.before:
             getattr(each, name)()
-        id = each.keeper.line.id
+        id = each.persister.line.id
         base.versions[id], base.logs[id], base.messages[id] = each.version, [*each.log], list(each.conversation)
     base.status = agent.status
     if scene.elsewhere:

@@ -1,4 +1,4 @@
-"""Agents and identities: whoever may read or write an agent's scope may read or save the agent, and nobody else."""
+"""Agents and identities: access to the scope of an agent is access to the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class of agents: its fields, what it costs where it is not kept, and that it comes back as it was."""
+"""A class of agents: its fields, its cost without a store, and that it is restored as it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents import AsyncPersistentAgent, Persistent, PersistentAgent, registry
+from holdfast.agents import AsyncPersistentAgent, Persistent, PersistentAgent, persistent, registry
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
@@ -54,6 +54,45 @@ def test_no_two_agents_share_a_default() -> None:
     one.greet("Ada")
     one.notes["x"] = [1]
     assert (other.greeted, other.notes, Greeter.greeted, Greeter.notes) == ([], {}, [], {})
+
+
+def test_a_mutable_attribute_without_annotation_warns() -> None:
+    values: dict[str, Any] = {"lists": [1], "dicts": {}, "sets": set()}
+    for name, value in values.items():
+        kind = type(value).__name__
+        with pytest.warns(UserWarning, match=f"^Shared.{name} is a {kind} without annotation: all agents") as warned:
+            type("Shared", (PersistentAgent,), {name: value, "__qualname__": "Shared"}, abstract=True)
+        assert f"Write `{name}: {kind} = …` for a field of each agent" in str(warned[0].message)
+        assert f"or `{name}: ClassVar[{kind}] = …` to share it" in str(warned[0].message)
+    with pytest.warns(UserWarning, match="Sharing.notes is a list") as warned:
+
+        class Sharing(PersistentAgent, name="agent-sharing"):
+            notes = []  # type: ignore[var-annotated]
+
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="Decorated.notes is a list") as warned:
+
+        @persistent(name="agent-decorated")
+        class Decorated:
+            notes = []  # type: ignore[var-annotated]
+            seen: list[str] = []
+
+    assert warned[0].filename == __file__
+
+
+def test_fields_and_attributes_that_are_shared_deliberately_do_not_warn() -> None:
+    class Quiet(PersistentAgent, name="agent-quiet"):
+        notes: list[str] = []
+        limits: ClassVar[dict[str, int]] = {}
+        _cache = {}  # type: ignore[var-annotated]
+        names = ("a", "b")
+
+    class Louder(Quiet, name="agent-louder"):
+        notes = ["first"]
+        limits = {"a": 1}
+
+    assert Louder().notes == ["first"]
+    assert list(Louder.spec.fields) == ["notes"]
 
 
 def test_declaring_agents_loads_nothing_of_stores() -> None:
@@ -116,7 +155,7 @@ def test_policies_are_inherited_and_checked() -> None:
     class MoreSo(Careful, name="tests: more so", on_conflict="raise"):
         pass
 
-    assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "raise")
+    assert (MoreSo.spec.options.on_corrupt, MoreSo.spec.options.on_conflict) == ("last-good", "raise")
     with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
         MoreSo().attach(opened(MemoryBackend()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="an agent has no option 'on_curropt'"):
@@ -134,7 +173,7 @@ def test_names_are_those_of_one_class() -> None:
         class Second(PersistentAgent, name="tests: twice"):
             pass
 
-    assert registry.of(First).make is First
+    assert registry.of(First).factory is First
 
 
 @settings(max_examples=40)

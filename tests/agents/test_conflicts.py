@@ -1,4 +1,4 @@
-"""Several who save one agent: they are refused, or both sides are brought together; no update is lost."""
+"""Several processes save one agent: saves are refused, or merged; no update is lost."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
         opened(store._handle.engine.context.backend).agents.delete("a")
         raise NotFoundError("the checkpoint is not there any more")
 
-    agent.keeper.line.channels = channels
+    agent.persister.line.read_channels = channels  # type: ignore[method-assign]
     with pytest.raises(NotFoundError, match="no such agent"):
         agent.reload()
 
@@ -403,15 +403,15 @@ class Unsure(Wrapper):
 def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     backend = Unsure()
     store = opened(backend)
-    agent = store.agents.create(Greeter, "a")
+    agent: Any = store.agents.create(Greeter, "a")
     agent.greet("Ada")
     backend.lost = made
     with pytest.raises(OutcomeUnknownError):
         agent.save()
-    assert agent.keeper.uncertain_attempt is not None
+    assert agent.persister.uncertain_attempt is not None
     agent.greet("Bob")
     assert agent.save() == 3
-    assert agent.keeper.uncertain_attempt is None
+    assert agent.persister.uncertain_attempt is None
     record = opened(backend).agents.load("a")
     assert (record.fields["greeted"], record.version, record.messages) == (["Ada", "Bob"], 3, 2)
     assert len(opened(backend).agents.messages("a")) == 2

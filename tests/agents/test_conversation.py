@@ -1,4 +1,4 @@
-"""The conversation of an agent: added to at a constant cost, read when it is asked for, summarized as a step."""
+"""The conversation of an agent: additions at a constant cost, reads on request, summaries as one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.api.conversation import Conversation, MessageMatch
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.message_buffer import MessageBuffer, estimate, role_of, text_of
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
@@ -130,7 +130,7 @@ def test_search_finds_texts_and_expressions_and_roles(store: holdfast.Store) -> 
         MessageMatch(0, said("Good Morning")),
         MessageMatch(1, said("MORNING to you", "assistant")),
     ]
-    assert [found.place for found in again.search("morning", role="assistant", limit=2, reverse=True)] == [598, 595]
+    assert [found.position for found in again.search("morning", role="assistant", limit=2, reverse=True)] == [598, 595]
     assert len(again.search(re.compile("^b.e$"))) == 200
     assert again.search("evening") == []
     assert len(again.search(role="assistant")) == 200
@@ -189,8 +189,8 @@ def test_a_summary_is_a_step_and_history_keeps_what_it_replaced(store: holdfast.
     expected = [said("rules", "system"), said("18 messages", "system"), said("18"), said("19")]
     assert list(store.agents.restore("s").conversation) == expected
     assert again.conversation.tokens == sum(map(estimate, expected))
-    line = again.keeper.line
-    old = run(line.messages(run(line.point(before))))
+    line = again.persister.line
+    old = run(line.read_messages(run(line.require_step(before))))
     assert len(old) == 21
     assert again.conversation.summarize("nothing", keep_last=3) == 0
     assert again.version == before + 1
@@ -296,7 +296,7 @@ def test_messages_of_langchain_are_messages(store: holdfast.Store) -> None:
     agent.save()
     again = store.agents.restore("l").conversation
     assert [role_of(message) for message in again] == ["system", "user", "assistant"]
-    assert again.search("DAY")[0].place == 2
+    assert again.search("DAY")[0].position == 2
     assert again.window(max_messages=2)[0] == messages.SystemMessage("be kind")
 
 
@@ -315,7 +315,9 @@ def test_people_can_query_the_messages_of_an_agent_as_those_of_a_thread() -> Non
 
         def rows() -> list[tuple[Any, ...]]:
             (found,) = run(
-                store._engine.context.backend.read([Scan(CONVERSATIONS, (store.tenant, agent.keeper.line.line.name))])
+                store._engine.context.backend.read(
+                    [Scan(CONVERSATIONS, (store.tenant, agent.persister.line.line.name))]
+                )
             )
             return [(*row.key[2:], *row.columns[:3]) for row in found]
 
@@ -350,10 +352,10 @@ def test_what_was_saved_of_messages_that_are_others_by_now_does_not_count() -> N
     messages, changes = MessageBuffer(), []
     messages.on_change = lambda: changes.append(len(messages))
     messages.extend([1, 2])
-    said = messages.unsaved()
+    said = messages.unsaved_messages()
     messages.replace([3])
     messages.mark_saved(said)
-    assert messages.unsaved()[:3] == (0, [3], True)
+    assert messages.unsaved_messages()[:3] == (0, [3], True)
     assert changes == [2, 1]
 
 
@@ -368,7 +370,7 @@ def test_the_same_for_asyncio() -> None:
             assert [message["content"] async for message in again.conversation] == [str(number) for number in range(11)]
             assert await again.conversation.get(-1) == said("10")
             assert await again.conversation.last(1) == [said("10")]
-            assert [found.place for found in await again.conversation.search("10")] == [10]
+            assert [found.position for found in await again.conversation.search("10")] == [10]
             assert len(await again.conversation.window(max_messages=3)) == 3
 
             async def summary(old: list[Any]) -> str:
@@ -466,7 +468,7 @@ def test_what_could_not_be_saved_is_packed_once(store: holdfast.Store, monkeypat
     agent = Talker().attach(store, "a")
     agent.save()
     agent.conversation.extend(said(str(number)) for number in range(100))
-    codec, packed = agent.keeper.line.handle.codec, list[int]()
+    codec, packed = agent.persister.line.handle.codec, list[int]()
     real = type(codec).pack_items
 
     def counted(self: Any, items: Any) -> list[bytes]:
@@ -475,9 +477,9 @@ def test_what_could_not_be_saved_is_packed_once(store: holdfast.Store, monkeypat
         return real(self, found)
 
     monkeypatch.setattr(type(codec), "pack_items", counted)
-    agent.keeper.take()
+    agent.persister.capture()
     agent.conversation.append(said("one more"))
-    agent.keeper.take()
+    agent.persister.capture()
     assert [count for count in packed if count >= 100] == [100]  # the others are what else is saved, and the last one
     agent.save()
     assert [each["content"] for each in store.agents.messages("a")] == [*map(str, range(100)), "one more"]

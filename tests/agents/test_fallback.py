@@ -1,4 +1,4 @@
-"""An agent whose newest state is damaged: an error, or the last state that reads well, and that is told."""
+"""An agent whose newest state is damaged: an error, or the last readable state, which is reported."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_an_agent_is_rolled_back_by_hand_past_damage(backend: Any, live: bool) -
     damage(backend, last=2)
     store = opened(backend)
     if live:
-        agent.keeper.line.handle.engine.context.cache.clear()
+        agent.persister.line.handle.engine.context.cache.clear()
         agent.rollback(3)
     else:
         store.agents.rollback("a", 3)

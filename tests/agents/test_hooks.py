@@ -1,4 +1,4 @@
-"""Hooks around what agents do: they may object, may change what is saved, and are told of it afterwards."""
+"""Hooks around the operations of agents: they may veto, may change the saved state, and are called afterwards."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_hooks_of_other_points_cost_an_agent_nothing() -> None:
         calls.append(1)
         return {"count": 0}
 
-    agent.persist = persist
+    agent.persist = persist  # type: ignore[method-assign]
     agent.save()
     assert len(calls) == 1
 

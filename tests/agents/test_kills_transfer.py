@@ -129,7 +129,7 @@ class After(Aftermath):
         """One of the two, in a process of its own."""
         store = self.store()
         agent = store.agents.restore(id, on_incomplete=how)
-        pending = agent.keeper.data.pending
+        pending = agent.persister.data.pending
         if hand and pending is not None and pending.phase == "begun":
             before = store.agents.load(id)
             with pytest.raises(ConflictError) as raised:
@@ -155,7 +155,7 @@ class After(Aftermath):
         if handed_back:
             giver, receiver = [store.agents.restore(id) for id in handed_back]
             giver.transfer(receiver, accept=True)
-            assert store.agents.messages(giver.keeper.line.id) == []
+            assert store.agents.messages(giver.persister.line.id) == []
         assert store.maintenance.verify().findings == []
         assert run(verify(store._engine, "")).findings == []
 

@@ -1,4 +1,4 @@
-"""The life of an agent: which changes there are, what is called and saved at each, and what an error leaves."""
+"""The lifecycle of an agent: which changes there are, what each calls and saves, and what an error leaves."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_failure_in_the_middle_of_a_transition_leaves_that_to_the_next_start()
     worker.what = ""
     worker.fail("crashed")
     assert worker.status == "failed"
-    assert worker.keeper.data.pending is not None
+    assert worker.persister.data.pending is not None
     worker.start()
     assert (worker.status, worker.state) == ("running", "idle")
     assert [each.kind for each in worker.recoveries] == ["transition"]

@@ -1,4 +1,4 @@
-"""Figures of the saving of agents: they say what really happened."""
+"""Metrics of the saves of agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, add_up
 from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
@@ -126,7 +126,7 @@ def test_the_figures_of_async_agents() -> None:
         async with store:
             agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=1000))
             await agent.start()
-            agent.changed(3)
+            agent.mark_changed(3)
             assert store.agents.metrics().unsaved == 3
             assert agent.metrics.counts.changes == 3
 
@@ -166,15 +166,15 @@ _LINE = re.compile(r'[a-z_]+(\{(le|outcome)="[^"]+"\})? [0-9.e+-]+')
 def test_the_text_for_prometheus() -> None:
     store, backend = wobbly()
     with store:
-        agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, longest_rest=1000))
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, max_rest=1000))
         agent.start()
-        agent.changed(2)
+        agent.mark_changed(2)
         backend.fail()
         with pytest.raises(TransientError):
             agent.save()
         figures = store.agents.metrics()
         backend.work()
-        text = figures.exposition()
+        text = figures.to_prometheus()
         lines = text.splitlines()
         assert text.endswith("\n")
         told: dict[str, float] = {}

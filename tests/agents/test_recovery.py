@@ -1,4 +1,4 @@
-"""What is found at a start that did not end as it should, and what becomes of it."""
+"""Recovery at the start of an agent that did not end properly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from holdfast.agents.api.agent import restore_persister
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.manual import resolve_manually
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.transition_log import read_transitions
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
@@ -95,9 +95,9 @@ def test_a_transition_is_taken_back() -> None:
     assert (found.kind, found.resolved, found.ran) == ("transition", "back", False)
     assert found.pending is not None
     assert (found.pending.trigger, found.pending.data, found.since) == ("work", 1, found.pending.time)
-    assert str(found) == "agent 'w': transition 'work' idle → busy: taken back"
+    assert str(found) == "agent 'w': transition 'work' idle → busy: undone"
     (row,) = recorded(store)
-    assert (row.outcome, row.error) == ("error", "interrupted, and taken back")
+    assert (row.outcome, row.error) == ("error", "interrupted, and undone")
     assert row.correlation == found.pending.correlation == recorded(store, kind="recovery")[0].correlation
     assert store.agents.load("w").pending is None
     assert store.maintenance.verify().findings == []
@@ -182,7 +182,7 @@ def test_an_action_that_fails_when_it_is_run_again() -> None:
     agent.what = "error"
     with pytest.raises(ValueError, match="it went wrong"):
         agent.start()
-    assert agent.keeper.data.pending is None
+    assert agent.persister.data.pending is None
     assert path(store) == [("insist", "idle", "busy", "error")]
     # It stands where it came from, and all that tells of it says so.
     (row,) = run(read_transitions(line_of(store), kind="recovery"))
@@ -217,7 +217,7 @@ def test_by_hand(how: Any) -> None:
         assert "resolve('w'" in raised.value.hint
     found = run(resolve_manually(line_of(store), how, restore_persister))
     assert (found.kind, found.resolved, found.ran) == ("transition", how, False)
-    assert str(found).endswith("taken back" if how == "back" else "finished, without its action")
+    assert str(found).endswith("undone" if how == "back" else "finished, without its action")
     assert path(store) == [("careful", "idle", "busy", "ok" if how == "forward" else "error")]
     with pytest.raises(NotFoundError, match="nothing is half-done"):
         run(resolve_manually(line_of(store), how, restore_persister))
@@ -231,7 +231,7 @@ def test_by_the_caller_instead_of_by_hand() -> None:
     memory = MemoryBackend()
     crashed(store_on(memory), "start", trigger="careful")
     _, agent = fresh(memory)
-    agent.keeper.lifecycle.recoveries.clear()
+    agent.persister.lifecycle.recoveries.clear()
     with pytest.raises(ConflictError):
         agent.start()
     (found,) = agent.recover("forward")
@@ -270,7 +270,7 @@ def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
     assert other.agents.load("w").state == "idle"
     with pytest.raises(ConflictError, match="another process has resolved"):
         worker.recover("back")
-    assert worker.keeper.data.pending is None
+    assert worker.persister.data.pending is None
     worker.meddle = lambda: None
     assert worker.transition("work") == "busy"
 

@@ -1,4 +1,4 @@
-"""The tools of an agent, and how far its work has got: checked, counted, and kept."""
+"""The tools of an agent, and its workflow: checked, counted and stored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.agents import Tools
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.api.tools import of_record
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 
@@ -79,7 +79,7 @@ def test_uses_failures_and_durations_are_kept_across_restarts() -> None:
         restored = store.agents.restore("w")
         restored.tools.declare("run", permissions=["new"], description="again")
         assert (restored.tools["run"].uses, restored.tools["run"].permissions) == (3, ("new",))
-        assert of_record(store.agents.load("w").tools)["run"] == again
+        assert Tools.of(store.agents.load("w"))["run"] == again
 
 
 def test_what_was_asked_for_before_a_reload_is_still_that_of_the_agent() -> None:
@@ -95,7 +95,7 @@ def test_what_was_asked_for_before_a_reload_is_still_that_of_the_agent() -> None
         talk.append("hello")
         agent.save()
         record = store.agents.load("w")
-        assert list(of_record(record.tools)) == ["one", "three"]
+        assert list(Tools.of(record)) == ["one", "three"]
         assert (record.workflow, record.messages) == ({"seen": True}, 1)
 
 
@@ -149,17 +149,17 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
         work.plan("fetch", "read", "write", "send")
         work.begin("fetch")
         assert work.current == "fetch"
-        work.done()
+        work.complete()
         work.begin("read")
         work.fail(error=ValueError("no text"))
-        assert (work.percent, work.finished, work.total) == (25.0, 1, 4)
+        assert (work.percent, work.done_count, work.step_count) == (25.0, 1, 4)
         with pytest.raises(InvalidError, match="no step is active"):
-            work.done()
+            work.complete()
         work.begin("read")
         agent.save()
         again = store.agents.restore("w").workflow
         assert (again.current, again["ticket"], len(again)) == ("read", 7, 2)
-        again.done("read")
+        again.complete("read")
         steps = again.steps
         assert (steps["read"]["attempts"], steps["read"]["status"], steps["read"]["error"]) == (2, "done", "")
         assert steps["write"] == {"status": "planned", "attempts": 0}
@@ -170,7 +170,7 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
 def test_steps_that_there_are_not() -> None:
     work = Worker().workflow
     with pytest.raises(InvalidError, match="no step is active"):
-        work.done()
+        work.complete()
     with pytest.raises(InvalidError, match="no step 'other'"):
         work.fail("other", "why")
     work.begin("one")

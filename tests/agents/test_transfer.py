@@ -1,4 +1,4 @@
-"""Transfer: one agent hands its conversation to another; asked for, refused, and told of."""
+"""Transfers: one agent hands its conversation over to another; requested, refused, and listed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.definition.spec import registry
-from holdfast.agents.runtime.placeholder import load_placeholder
+from holdfast.agents.runtime.persister import load_placeholder
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
@@ -116,7 +116,7 @@ def test_a_conversation_goes_over_with_its_context(store: holdfast.Store) -> Non
         assert b.context == {"customer": "Ada", "desk": 4, "open": False, "why": "billing"}
         assert a.metadata["transferred"]["to"] == "b"
         assert b.metadata["received"]["from"] == "a"
-        assert (b.told, a.keeper.data.pending, b.keeper.data.pending) == (
+        assert (b.told, a.persister.data.pending, b.persister.data.pending) == (
             ["a: billing, 3"],
             None,
             None,
@@ -151,7 +151,7 @@ def test_a_receiver_that_refuses_leaves_all_as_it_was(store: holdfast.Store) -> 
         assert refused.value.code == "transfer-refused"
         again = store.agents.restore("a")
         assert (list(again.conversation), again.context) == ([0, 1, 2], {"customer": "Ada", "open": True})
-        assert again.keeper.data.pending is None
+        assert again.persister.data.pending is None
         assert store.agents.load("b") == before
         assert "transferred" not in again.metadata
     phases = [(each.phase, each.error) for each in store.agents.transfers("a")]
@@ -194,7 +194,7 @@ def test_a_receiver_that_cannot_say_does_not_refuse(store: holdfast.Store) -> No
     with pytest.raises(TransientError):
         giver.transfer(receiver)
     assert [each.phase for each in store.agents.transfers("a")] == ["undone"]
-    assert (list(giver.conversation), giver.keeper.data.pending) == ([0, 1, 2], None)
+    assert (list(giver.conversation), giver.persister.data.pending) == ([0, 1, 2], None)
 
 
 def test_a_receiver_that_refuses_while_another_saves_the_giver(store: holdfast.Store) -> None:
@@ -225,7 +225,7 @@ def test_a_hook_may_forbid_it(store: holdfast.Store) -> None:
 
     with pytest.raises(VetoError, match="not today"):
         giver.transfer(receiver)
-    assert (seen, list(giver.conversation), giver.keeper.data.pending) == (["b"], [0, 1, 2], None)
+    assert (seen, list(giver.conversation), giver.persister.data.pending) == (["b"], [0, 1, 2], None)
 
 
 @pytest.mark.parametrize("how", ["merge", "overwrite"])
@@ -308,7 +308,7 @@ def test_what_is_added_while_it_is_handed_over_stays(
         giver.attach(store, "a", autosave=Autosave(write_through=True))
         receiver.attach(store, "b", autosave=Autosave(write_through=True))
     giver.save()
-    sent = giver.keeper.send
+    sent = giver.persister.send
 
     async def slow(*attempts: Any) -> Any:
         giver.conversation.append("late")
@@ -321,7 +321,7 @@ def test_what_is_added_while_it_is_handed_over_stays(
         return await sent(*attempts)
 
     def accepts(offer: Offer) -> bool:
-        monkeypatch.setattr(giver.keeper, "send", slow)
+        monkeypatch.setattr(giver.persister, "send", slow)
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
@@ -398,7 +398,7 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
 
 
 def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.transfer.offer._PAGE", 2)
+    monkeypatch.setattr("holdfast.agents.storage.transition_log._PAGE", 2)
     giver, receiver = pair(store)
     done = [giver.transfer(receiver)]
     for _ in range(5):
@@ -424,7 +424,7 @@ def test_a_class_that_is_not_known_can_be_handed_to_by_hand_only(store: holdfast
     assert (record.kind, record.fields, store.agents.messages("s")) == ("stranger-of-tests", {"kept": 7}, [0, 1, 2])
     store.agents.transfer("s", "a", accept=True)
     assert store.agents.messages("a") == [0, 1, 2]
-    assert run(load_placeholder(giver.keeper.line)).data.conversation.tokens == store.agents.load("a").tokens
+    assert run(load_placeholder(giver.persister.line)).data.conversation.tokens == store.agents.load("a").tokens
 
 
 def test_who_acts_must_be_allowed_to_write_both(store: holdfast.Store) -> None:
@@ -470,14 +470,14 @@ def test_what_is_told_while_it_fails_to_be_handed_over_stays(
     async def fails(*attempts: Any) -> Any:
         giver.context["late"], receiver.context["late"] = 1, 2
         giver.conversation.append("late")
-        monkeypatch.setattr(giver.keeper, "send", down_still)
+        monkeypatch.setattr(giver.persister, "send", down_still)
         raise TransientError("the store is down")
 
     async def down_still(*attempts: Any) -> Any:
         raise TransientError("the store is down")
 
     def accepts(offer: Offer) -> bool:
-        monkeypatch.setattr(giver.keeper, "send", fails)
+        monkeypatch.setattr(giver.persister, "send", fails)
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]

@@ -1,4 +1,4 @@
-"""Transfer on every kind of store: one batch over two lines, all or none."""
+"""Transfers on every kind of store: one batch over two lines, all or none."""
 
 from __future__ import annotations
 

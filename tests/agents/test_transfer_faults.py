@@ -1,4 +1,4 @@
-"""A transfer that is cut off anywhere: after the next start exactly one agent has the conversation."""
+"""Interrupted transfers: after the next start, exactly one agent has the conversation."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_there_is_nothing_to_recover() -> None:
     with holdfast.open("memory://") as store:
         giver, _ = two(store)
         with pytest.raises(InvalidError, match="no transfer is under way"):
-            run(recover_transfer(giver.keeper, "back", restore_persister))
+            run(recover_transfer(giver.persister, "back", restore_persister))
 
 
 IDS = "abc"

@@ -1,4 +1,4 @@
-"""Transfers that are cut off: a store whose commits end the process, at a place that is given."""
+"""Interrupted transfers: a store whose commits end the process, at a chosen point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents whose actions end as they are told to, and stores that fail when they are told to, for tests of machines."""
+"""Agents whose actions end, and stores that fail, on demand: for tests of machines."""
 
 from __future__ import annotations
 

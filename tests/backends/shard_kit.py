@@ -56,22 +56,10 @@ class InMemory(ObjectStorage):
             ObjectInfo(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")
         ]
 
-    async def folders(self, prefix: str) -> list[str]:
-        self.asked["list"] += 1
-        start = f"{prefix}/" if prefix else ""
-        below = [name[len(start) :] for name in list(self.objects) if name.startswith(start)]
-        return sorted({name.partition("/")[0] for name in below if "/" in name})
-
     async def delete(self, names: Sequence[str]) -> None:
         self.asked["delete"] += len(names)
         for name in names:
             self.objects.pop(name, None)
-
-    async def sweep(self, before: float) -> None:
-        """Nothing is left behind here."""
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 class Through(ObjectStorage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.urls import choice, number, split_options, switch, whole, without_password
+from holdfast.backends.urls import choice, seconds, split_options, switch, whole, without_password
 from holdfast.errors import ConfigError
 
 URL = "redis://user:pass@host/0?timeout=5&ssl=true&password=secret"
@@ -49,6 +49,7 @@ def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
         ("postgresql://me@host/db?user=a%40b", "postgresql://me@host/db?user=a@b"),
         ("redis://u:p/a@ss@host/0", "redis://u@host/0"),
         ("sqlite:///me@home.db", "sqlite:///me@home.db"),
+        ("retry:?store=redis%3A%2F%2Fu%3As3cret%40h%2F0&attempts=2", "retry:?store=redis://u@h/0&attempts=2"),
     ],
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
@@ -56,11 +57,11 @@ def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
 
 
 def test_numbers() -> None:
-    assert number(URL, "timeout", "2.5") == 2.5
+    assert seconds(URL, "timeout", "2.5") == seconds(URL, "timeout", 2.5) == seconds(URL, "timeout", "2.5s") == 2.5
     assert whole(URL, "pool_size", "4", 1) == 4
     for value in ("many", "-1", None, True, "nan"):
-        with pytest.raises(ConfigError, match="timeout cannot be .* It is a number from 0"):
-            number(URL, "timeout", value)
+        with pytest.raises(ConfigError, match="timeout cannot be .* It is a duration from 0.*or 90s, 30m"):
+            seconds(URL, "timeout", value)
     for value in ("2.5", "0", "", True):
         with pytest.raises(ConfigError, match="pool_size cannot be .* It is a whole number from 1"):
             whole(URL, "pool_size", value, 1)

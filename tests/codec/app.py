@@ -1,4 +1,4 @@
-"""An application's own classes, as the codec meets them."""
+"""Classes of an application."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class AgentError(Exception):
 
 
 class Client:
-    """Something that can not be saved."""
+    """Something that cannot be saved."""
 
 
 class Temperature:

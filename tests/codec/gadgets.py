@@ -1,4 +1,4 @@
-"""Classes an attacker would name in forged bytes. Whatever of them runs says so in `RAN`."""
+"""Classes that an attacker would name in forged bytes. Whatever code of theirs runs is recorded in `RAN`."""
 
 from __future__ import annotations
 

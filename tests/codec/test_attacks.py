@@ -143,7 +143,7 @@ def naming(ref: str) -> Iterator[bytes]:
 # Classes ------------------------------------------------------------------------------------------------------
 
 
-def test_what_acts_is_never_revived(subtests: pytest.Subtests) -> None:
+def test_active_classes_are_never_revived(subtests: pytest.Subtests) -> None:
     for ref in gadgets.NEVER_NAMES:
         with case(subtests, ref):
             for data in naming(ref):
@@ -182,7 +182,7 @@ NOT_REVIVABLE: list[Any] = [
 ]
 
 
-def test_what_could_not_be_revived_is_not_written(subtests: pytest.Subtests) -> None:
+def test_values_that_could_not_be_revived_are_not_written(subtests: pytest.Subtests) -> None:
     for number, make in enumerate(NOT_REVIVABLE):
         value = make()
         with case(subtests, number, type(value).__name__), pytest.raises(UnsupportedError, match=r"plan\.steps\[1\]"):
@@ -220,7 +220,7 @@ def operand(name: str) -> bytes:
     return forge(Tag.DATACLASS, encode(f"{HERE}:{name}"), map_of(x=NONE))
 
 
-def test_an_object_in_the_wrong_place_is_not_used(subtests: pytest.Subtests) -> None:
+def test_an_object_of_the_wrong_type_is_not_used(subtests: pytest.Subtests) -> None:
     for name in ["Operand", "Impostor"]:
         for tag in list(PAYLOADS):
             with case(subtests, tag.name, name):
@@ -232,7 +232,7 @@ def test_an_object_in_the_wrong_place_is_not_used(subtests: pytest.Subtests) -> 
                 read(forge(tag, *parts, operand(name)))
 
 
-def test_an_object_in_the_wrong_place_of_an_exception_is_not_used(subtests: pytest.Subtests) -> None:
+def test_an_object_of_the_wrong_type_in_an_exception_is_not_used(subtests: pytest.Subtests) -> None:
     for name in ["Operand", "Impostor"]:
         for part in ["args", "attributes", "native", "cause", "context", "suppress"]:
             for cls in ["ValueError", "ImportError", "OSError", "ExceptionGroup", "UnicodeDecodeError"]:
@@ -358,11 +358,11 @@ def test_an_unknown_type_stays_as_it_is(subtests: pytest.Subtests) -> None:
 FORGED_PAYLOADS: list[Any] = [b"\x91" * 100, array_of(NONE, b"\x90", b"\x80"), b"\xdd\xff\xff\xff\xff", b"\xc1", b""]
 
 
-def test_an_inert_value_can_always_be_shown(subtests: pytest.Subtests) -> None:
+def test_an_opaque_value_always_has_a_repr(subtests: pytest.Subtests) -> None:
     for payload in FORGED_PAYLOADS:
         with case(subtests, payload):
             for tag in (1, 32, 48, 127):
-                assert repr(OpaqueValue(tag, payload)).startswith("<Inert")
+                assert repr(OpaqueValue(tag, payload)).startswith("<OpaqueValue")
                 hostile = OpaqueValue(32, array_of(encode("\x1b[2Jm:\n" + "x" * 10_000), b"\x80"))
                 assert repr(hostile).isprintable()
                 assert len(repr(hostile)) < 1000
@@ -386,7 +386,7 @@ def module() -> Iterator[Callable[[str, Any], str]]:
         del sys.modules[name]
 
 
-def test_modules_that_act_are_not_asked(module: Callable[[str, Any], str]) -> None:
+def test_hooks_of_modules_do_not_run(module: Callable[[str, Any], str]) -> None:
     names = [
         module("gadget_lazy", gadgets.pep_562_module("gadget_lazy")),
         module("gadget_watched", gadgets.WatchedModule("gadget_watched")),
@@ -866,7 +866,7 @@ STRANGERS: list[Any] = [
 ]
 
 
-def test_a_value_is_the_same_or_refused_at_every_place(subtests: pytest.Subtests) -> None:
+def test_a_value_is_unchanged_or_refused_at_every_position(subtests: pytest.Subtests) -> None:
     for value in STRANGERS:
         with case(subtests, value):
             places: list[Callable[[Any], Any]] = [
@@ -896,7 +896,7 @@ def test_a_value_is_the_same_or_refused_at_every_place(subtests: pytest.Subtests
                 try:
                     whole = place(value)
                 except TypeError:
-                    continue  # can not be hashed
+                    continue  # cannot be hashed
                 exact(whole)
 
 
@@ -980,7 +980,7 @@ SIZED: list[Any] = [
 ]
 
 
-def test_what_is_small_enough_to_be_saved_can_be_read(subtests: pytest.Subtests) -> None:
+def test_values_small_enough_to_save_can_be_read(subtests: pytest.Subtests) -> None:
     for make in SIZED:
         for size in [20_000, 40_000, 60_000, 95_000, 99_000, 120_000]:
             value = make(size)
@@ -1161,7 +1161,7 @@ def test_messages_with_missing_and_other_fields() -> None:
 open_model: Callable[..., gadgets.OpenModel] = gadgets.OpenModel
 
 
-def test_which_fields_were_set_is_kept() -> None:
+def test_assigned_fields_are_stored() -> None:
     for value in (
         gadgets.OpenModel(),
         gadgets.OpenModel(x=1),
@@ -1183,7 +1183,7 @@ def test_classes_that_look_like_several_kinds() -> None:
             assert again.is_safe == value.is_safe
 
 
-def test_flags_of_a_regex_are_kept() -> None:
+def test_flags_of_a_regex_are_stored() -> None:
     for flags in (0, re.I, re.A, re.X | re.S, re.L, re.M):
         exact(re.compile(b"a", flags) if flags == re.L else re.compile("a", flags))
 

@@ -173,7 +173,7 @@ def test_new_fields_take_their_defaults() -> None:
     assert codec.unpack(packed["red"]) is new.Colour.RED
 
 
-def test_what_no_longer_fits_stays_inert(subtests: pytest.Subtests) -> None:
+def test_values_of_changed_classes_are_opaque(subtests: pytest.Subtests) -> None:
     packed = stored()
     load(AFTER)
     for name in ["shrinking", "pair", "blue", "flags", "becoming"]:
@@ -184,7 +184,7 @@ def test_what_no_longer_fits_stays_inert(subtests: pytest.Subtests) -> None:
             assert codec.pack(value) == packed[name]
 
 
-def test_new_fields_without_a_plain_default_stay_inert(subtests: pytest.Subtests) -> None:
+def test_new_fields_without_a_plain_default_make_values_opaque(subtests: pytest.Subtests) -> None:
     packed = stored()
     new: Any = load(REQUIRED)
     for name in ["data", "model", "attrs"]:
@@ -242,5 +242,5 @@ def test_errors_of_the_library_are_stored_by_their_code(subtests: pytest.Subtest
 
 def test_a_class_that_claims_to_be_an_error_of_the_library_is_refused() -> None:
     fake = type("Fake", (Exception,), {"__module__": "holdfast.errors", "code": "not-found"})
-    with pytest.raises(UnsupportedError, match="can not be found again"):
+    with pytest.raises(UnsupportedError, match="cannot be found by its name"):
         codec.pack(fake("x"))

@@ -1,4 +1,4 @@
-"""numpy values: what comes back, what is refused, and what forged bytes can not do."""
+"""numpy values: round trips, refusals, and forged bytes."""
 
 import contextlib
 import datetime as dt
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from holdfast.codec import Codec, Limits, array_types
+from holdfast.codec import Codec, Limits, numpy_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.packer import Packer
 from holdfast.codec.registry import default_registry
@@ -141,7 +141,7 @@ def test_objects_keep_arrays_of_one_item_as_they_are() -> None:
     assert [type(item) for item in back] == [np.ndarray, np.float32]
 
 
-def test_order_is_kept_and_views_become_whole() -> None:
+def test_order_is_preserved_and_views_become_arrays() -> None:
     array = np.arange(24.0).reshape(4, 6)
     assert check(array).flags.c_contiguous
     assert check(np.asfortranarray(array)).flags.f_contiguous
@@ -235,14 +235,14 @@ class Words(np.ndarray[Any, Any]):
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-def test_what_is_no_plain_array_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_subclasses_of_arrays_are_refused_with_a_hint(tmp_path: Path) -> None:
     mapped: Array = np.memmap(tmp_path / "data", dtype="u1", mode="w+", shape=(3,))
     for value in (np.matrix([[1]]), mapped, np.rec.array([(1, 2)], dtype=[("x", "i4"), ("y", "i4")])):
-        with pytest.raises(UnsupportedError, match=rf"numpy {type(value).__name__} can not be saved.*numpy\.asarray"):
+        with pytest.raises(UnsupportedError, match=rf"numpy {type(value).__name__} cannot be saved.*numpy\.asarray"):
             codec.pack(value)
         check(np.asarray(value))
     for masked in (np.ma.masked_array([1, 2], [True, False]), np.ma.masked):
-        with pytest.raises(UnsupportedError, match=r"Masked\w+ can not be saved.*\.mask"):
+        with pytest.raises(UnsupportedError, match=r"Masked\w+ cannot be saved.*\.mask"):
             codec.pack(masked)
     with pytest.raises(UnsupportedError, match="Words"):
         codec.pack(np.zeros(2).view(Words))
@@ -263,7 +263,7 @@ REFUSED: list[tuple[Any, ...]] = [
 ]
 
 
-def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+def test_values_that_could_not_be_rebuilt_are_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
             with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
@@ -272,7 +272,7 @@ def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def test_other_classes_of_numpy_are_not_values() -> None:
-    assert array_types.dumper(np.random.Generator) is None
+    assert numpy_types.dumper(np.random.Generator) is None
     with pytest.raises(UnsupportedError, match="Generator"):
         codec.pack(np.random.default_rng(0))
 
@@ -299,9 +299,9 @@ def test_an_array_inside_itself_is_an_error() -> None:
 
 def test_children_name_the_items_of_objects_only() -> None:
     array = np.array([[None, print]], object)
-    assert dict(array_types.children(array)) == {"[0, 0]": None, "[0, 1]": print}
-    assert list(array_types.children(np.zeros(2))) == []
-    assert list(array_types.children(np.float64(1))) == []
+    assert dict(numpy_types.children(array)) == {"[0, 0]": None, "[0, 1]": print}
+    assert list(numpy_types.children(np.zeros(2))) == []
+    assert list(numpy_types.children(np.float64(1))) == []
 
 
 # Forged bytes ------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def test_plausible_noise_gives_typed_errors_only(parts: list[Any], tag: Tag) -> 
         codec.unpack(forged(tag, *parts))
 
 
-def test_a_moment_among_objects_stays_what_it_is() -> None:
+def test_a_datetime_among_objects_is_unchanged() -> None:
     moment = dt.datetime(2026, 2, 3, tzinfo=dt.UTC)
     back = codec.unpack(codec.pack(np.array([moment, np.datetime64("2026-02-03")], object)))
     assert back.tolist() == [moment, np.datetime64("2026-02-03")]

@@ -1,4 +1,4 @@
-"""pandas values: what comes back, what is refused, and what forged bytes can not do."""
+"""pandas values: round trips, refusals, and forged bytes."""
 
 import contextlib
 import datetime as dt
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.extra import pandas as pdst
 
-from holdfast.codec import Codec, OpaqueValue, array_types
+from holdfast.codec import Codec, OpaqueValue, pandas_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
@@ -130,7 +130,7 @@ def test_other_scalars_come_back(subtests: pytest.Subtests) -> None:
                 assert [type(back.left), type(back.right)] == [type(value.left), type(value.right)]
 
 
-def test_what_is_missing_stays_the_one_thing_it_is() -> None:
+def test_missing_values_remain_singletons() -> None:
     back = codec.unpack(codec.pack([pd.NaT, pd.NA, None]))
     assert back[0] is pd.NaT
     assert back[1] is pd.NA
@@ -186,7 +186,7 @@ def test_values_come_back_alone_in_an_index_and_in_a_column(subtests: pytest.Sub
             check_frame(pd.DataFrame({"x": series, "y": 1.5}))
 
 
-def test_what_lies_under_a_mask_is_left_behind() -> None:
+def test_masked_values_are_not_stored() -> None:
     mask = np.array([False, True])
     one, other = (pd.arrays.IntegerArray(np.array([1, hidden]), mask) for hidden in (5, 6))
     assert codec.pack(one) == codec.pack(other)
@@ -272,7 +272,7 @@ def test_blocks_do_not_show_in_the_bytes() -> None:
     assert codec.pack(whole) == codec.pack(grown)
 
 
-def test_what_comes_back_can_be_changed() -> None:
+def test_unpacked_values_are_mutable() -> None:
     frame = codec.unpack(codec.pack(pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})))
     frame.loc[0, "a"] = 9
     frame["c"] = 1
@@ -336,11 +336,11 @@ def wrong_frequency() -> Any:
 
 
 REFUSED: list[tuple[Any, ...]] = [
-    (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] can not be saved.*\.astype"),
+    (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] cannot be saved.*\.astype"),
     (pd.arrays.SparseArray([0, 1]), r"dtype Sparse\[int64, 0\]"),
     (pd.date_range("2026", periods=2, freq=pd.DateOffset(months=1, hours=2)), "frequency.*freq of the index"),
     (pd.date_range("2026", periods=2, freq=pd.offsets.CustomBusinessDay(holidays=["2026-01-02"])), "frequency"),
-    (wrong_frequency(), "do not follow it.*None"),
+    (wrong_frequency(), "do not match its freq.*None"),
     (pd.Timestamp("2026", tz=Zone()), "Zone.*zoneinfo"),
     (pd.Series(pd.DatetimeIndex(["2026"], tz=Zone())), "Zone.*zoneinfo"),
     (pd.MultiIndex(levels=[[1, 1]], codes=[[0, 1]], verify_integrity=False), "twice.*from_tuples"),
@@ -348,7 +348,7 @@ REFUSED: list[tuple[Any, ...]] = [
 ]
 
 
-def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+def test_values_that_could_not_be_rebuilt_are_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
             with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
@@ -357,19 +357,19 @@ def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def test_other_classes_of_pandas_are_not_values() -> None:
-    assert array_types.dumper(pd.Grouper) is None
+    assert pandas_types.dumper(pd.Grouper) is None
     with pytest.raises(UnsupportedError, match="Rolling"):
         codec.pack(pd.Series([1.0]).rolling(2))
 
 
 def test_children_name_the_parts() -> None:
     frame = pd.DataFrame({"good": [1], "bad": pd.Series([print], dtype=object)})
-    parts = dict(array_types.children(frame))
+    parts = dict(pandas_types.children(frame))
     assert list(parts) == [".columns", "['good']", "['bad']", ".index", ".attrs"]
-    assert dict(array_types.children(parts["['bad']"]))["[0]"] is print
-    assert list(dict(array_types.children(frame["good"]))) == [".index", ".attrs"]
-    assert list(array_types.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
-    assert list(array_types.children(pd.NaT)) == []
+    assert dict(pandas_types.children(parts["['bad']"]))["[0]"] is print
+    assert list(dict(pandas_types.children(frame["good"]))) == [".index", ".attrs"]
+    assert list(pandas_types.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
+    assert list(pandas_types.children(pd.NaT)) == []
 
 
 # What is not available here ----------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ NOT_AVAILABLE: list[Any] = [
 ]
 
 
-def test_sound_values_that_need_what_is_not_here_stay_inert(subtests: pytest.Subtests) -> None:
+def test_values_that_need_a_missing_library_are_opaque(subtests: pytest.Subtests) -> None:
     for parts in NOT_AVAILABLE:
         with case(subtests, parts):
             data = forged(*parts)

@@ -1,4 +1,4 @@
-"""What can not be saved fails at the save, with the path to it and a way out."""
+"""Unsupported values are refused when they are saved, with their path and a hint."""
 
 from __future__ import annotations
 
@@ -117,26 +117,26 @@ def tuple_with_attribute() -> TupleWithMore:
 
 
 REFUSED: list[tuple[Any, ...]] = [
-    (app.Client(), "tests.codec.app:Client object can not be saved: it is not a data class"),
+    (app.Client(), "tests.codec.app:Client object cannot be saved: it is not a data class"),
     (Called(1), "__call__"),
     (Deleted(), "__del__"),
     (Guarded(1), "__setattr__"),
     (Dynamic(1), "__getattr__"),
     (DictData(), "DictData"),
     (Described(), "descriptor"),
-    (make_local(), "can not be found again by its name"),
+    (make_local(), "cannot be found by its name"),
     (with_attribute(), "'surprise' that is not one of its fields"),
     (tuple_with_attribute(), "attributes besides its fields"),
     (MyStr("x"), "MyStr"),
-    (StructuredTool.from_function(app.search), "something that acts"),
+    (StructuredTool.from_function(app.search), "which is not data"),
     (memoryview(b"x"), "memoryview"),
     (Ext(5, b"x"), "Ext"),
     (app.search, "holdfast.allow(search)"),
     (app.Plan, "holdfast.allow(Plan)"),
-    (lambda: 1, "<lambda> can not be saved"),
-    ("".join, "code is saved only by a name"),
+    (lambda: 1, "<lambda> cannot be saved"),
+    ("".join, "code, which is saved only by a name"),
     (object(), "register(object"),
-    (threading.Lock(), "it is not a data class Holdfast knows how to keep"),
+    (threading.Lock(), "it is not a data class that Holdfast supports"),
     (iter([1]), "list_iterator"),
     (unnamed_zone(), "ZoneInfo without a key"),
 ]
@@ -259,7 +259,7 @@ def unpacked_in_a_thread(packed: list[bytes]) -> list[Any]:
     return found
 
 
-def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest.Subtests) -> None:
+def test_values_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest.Subtests) -> None:
     for depth in range(40, 55):
         with case(subtests, depth):
             message = AIMessage("x" * 3000, additional_kwargs={"deep": nested(depth, lambda v: [v])})
@@ -332,7 +332,7 @@ def test_values_that_take_too_long_to_make() -> None:
         with pytest.raises(TooLargeError, match="more than 65536 bits"):
             own.pack(value)
     for pattern in (re.compile("a" * 20_001), re.compile("é" * 201, re.IGNORECASE)):
-        with pytest.raises(UnsupportedError, match="so long a regular expression"):
+        with pytest.raises(UnsupportedError, match="the regular expression is too long"):
             own.pack(pattern)
     crowd = {Same() for _ in range(1100)}
     for collection in (crowd, dict.fromkeys(crowd), frozenset(crowd)):
@@ -355,7 +355,7 @@ def test_too_little_stack_left() -> None:
         return deeper(frames - 1) if frames else codec.pack(value)
 
     here = len(inspect.stack(0))
-    with pytest.raises(TooDeepError, match="left of the stack"):
+    with pytest.raises(TooDeepError, match="for the remaining stack"):
         deeper(sys.getrecursionlimit() - here - 60)
 
 
@@ -391,21 +391,21 @@ def test_registered_types_that_fail() -> None:
         own.pack(app.Client())
 
 
-def test_registry_refuses_what_would_confuse() -> None:
+def test_registry_refuses_ambiguous_names() -> None:
     registry = Registry()
-    with pytest.raises(InvalidError, match="dict already has a form of its own"):
+    with pytest.raises(InvalidError, match="dict is supported already"):
         registry.register(dict, lambda d: d, lambda d: d)
-    with pytest.raises(InvalidError, match="HumanMessage already has a form of its own"):
+    with pytest.raises(InvalidError, match="HumanMessage is supported already"):
         registry.register(HumanMessage, lambda m: m.content, HumanMessage)
     registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temp")
-    with pytest.raises(InvalidError, match="the name 'temp' is taken by tests.codec.app:Temperature"):
+    with pytest.raises(InvalidError, match="the name 'temp' is in use by tests.codec.app:Temperature"):
         registry.register(app.Client, lambda c: None, lambda _: app.Client(), name="temp")
     with pytest.raises(InvalidError, match="neither a function nor a class"):
         registry.allow(3)
-    with pytest.raises(InvalidError, match="lambda or was made inside a function"):
+    with pytest.raises(InvalidError, match="lambda or defined in a function"):
         registry.allow(lambda: 1)
     registry.allow(app.search, name="tool")
-    with pytest.raises(InvalidError, match="the name 'tool' is taken"):
+    with pytest.raises(InvalidError, match="the name 'tool' is in use"):
         registry.allow(app.Plan, name="tool")
 
 

@@ -1,4 +1,4 @@
-"""What goes in comes out: equal, of the same type, in the same order."""
+"""Round trips: equal values, of the same types, in the same order."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_a_process_without_the_application_loses_nothing() -> None:
 def test_inert_values_are_values() -> None:
     inert = codec.unpack(b"\xd5\x7fab")
     assert isinstance(inert, OpaqueValue)
-    assert repr(inert) == "<Inert unknown type 127, 2 bytes>"
+    assert repr(inert) == "<OpaqueValue unknown type 127, 2 bytes>"
     assert inert == OpaqueValue(127, b"ab")
     assert inert != OpaqueValue(127, b"ac")
     assert len({inert, OpaqueValue(127, b"ab")}) == 1

@@ -1,4 +1,4 @@
-"""Generated values of every supported type, and what it means for two of them to be identical."""
+"""Generated values of every supported type, and a strict comparison of two values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `store.blame` and `store.history` tell; what they cost; and what is left to tell after pruning."""
+"""`blame` and `history`: results, cost, and pruned checkpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_who_wrote_a_key(store: holdfast.Store) -> None:
     assert [each.writer.step for each in store.thread("t").history("memory")] == [1, 0]
 
 
-def test_what_is_in_a_large_value(store: holdfast.Store) -> None:
+def test_blame_inside_a_large_value(store: holdfast.Store) -> None:
     document = {"pages": ["page " * 30_000], "title": "a"}
     store.put("t", {"documents": [document]})
     store.put("t", {"documents": [document, {**document, "title": "b"}]})
@@ -73,11 +73,11 @@ def test_what_is_not_there(store: holdfast.Store) -> None:
             store.thread("t").blame(path)
         with pytest.raises(NotFoundError):
             store.thread("t").history(path)
-    with pytest.raises(NotFoundError, match="no list"):
+    with pytest.raises(NotFoundError, match="not a list"):
         store.thread("t").blame("n[1:2]")
 
 
-def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
+def test_a_removed_value_has_a_history(store: holdfast.Store) -> None:
     store.put("t", {"a": {"b": 1}, "n": 0})
     for number in range(1, 6):
         store.put("t", {"a": {"b": 1} if number < 3 else {}, "n": number})
@@ -166,7 +166,7 @@ def test_paths_of_other_keys() -> None:
 
 
 @pytest.mark.parametrize("path", [5, (), (1, 2), ("a", slice(1), "b")], ids=range(4))
-def test_wrong_places(store: holdfast.Store, path: Any) -> None:
+def test_refused_paths(store: holdfast.Store, path: Any) -> None:
     store.put("t", {"a": 1})
     with pytest.raises(InvalidError):
         store.thread("t").blame(path)
@@ -198,7 +198,7 @@ def cold(counting: CountingBackend) -> Store:
     return store_on(counting, cache_bytes=64 << 20)
 
 
-def test_neighbours_are_compared_without_reading_what_they_share(long_line: CountingBackend) -> None:
+def test_neighbours_are_compared_without_reading_shared_nodes(long_line: CountingBackend) -> None:
     for a, b in ((None, "HEAD"), ("#500", "#501"), ("#320", "#321")):
         diff = cold(long_line).thread("t").diff(a, b)
         assert 1 <= len(diff) <= 4
@@ -237,7 +237,7 @@ def test_blame_reads_one_path(long_line: CountingBackend) -> None:
         assert long_line.rows_read["steps"] <= 160
 
 
-def test_history_skips_what_did_not_change_the_place(long_line: CountingBackend) -> None:
+def test_history_skips_steps_that_did_not_change_the_value(long_line: CountingBackend) -> None:
     found = cold(long_line).thread("t").history("messages[300]")
     assert [each.writer.step for each in found] == [1000, 300]
     assert long_line.rows_read["steps"] <= 250
@@ -259,7 +259,7 @@ def by(origins: list[Any]) -> list[tuple[str, str]]:
     return [(origin.where, origin.writer.by) for origin in origins]
 
 
-def test_who_wrote_what_a_merge_brought_in(store: holdfast.Store) -> None:
+def test_blame_of_a_merged_value(store: holdfast.Store) -> None:
     merged(store)
     assert by(store.thread("t").blame("m", "main")) == [("m[0]", "mary"), ("m[1]", "root"), ("m[2]", "sue")]
     assert by(store.thread("t").blame("m[2]", "main")) == [("m[2]", "sue")]
@@ -268,7 +268,7 @@ def test_who_wrote_what_a_merge_brought_in(store: holdfast.Store) -> None:
     assert by(store.thread("t").blame("q", "main")) == [("q", "mary")]
 
 
-def test_who_wrote_what_a_merge_of_a_merge_brought_in(store: holdfast.Store) -> None:
+def test_blame_of_a_value_merged_twice(store: holdfast.Store) -> None:
     store.put("t", {"n": 0})
     for name in ("a", "b"):
         store.thread("t").fork(name, at=0)
@@ -280,7 +280,7 @@ def test_who_wrote_what_a_merge_of_a_merge_brought_in(store: holdfast.Store) -> 
     assert by(store.thread("t").blame('["from b"]', "main")) == [('["from b"]', "bob")]
 
 
-def test_what_neither_side_has_was_written_by_the_merge(store: holdfast.Store) -> None:
+def test_a_value_of_neither_side_was_written_by_the_merge(store: holdfast.Store) -> None:
     store.put("t", {"n": 0})
     store.thread("t").fork("side", changes={"n": 1})
     store.update("t", {"n": 2}, branch="main")
@@ -340,7 +340,7 @@ def test_a_dict_that_was_removed_in_between(store: holdfast.Store) -> None:
     assert [each.writer.step for each in store.thread("t").blame("d.a")] == [2]
 
 
-def test_an_update_that_puts_what_is_there(store: holdfast.Store) -> None:
+def test_an_update_that_changes_nothing(store: holdfast.Store) -> None:
     store.put("t", {"d": {"x": 1}})
     for number in range(3):
         store.update("t", {("d", "x"): 1, "n": number})

@@ -1,4 +1,4 @@
-"""Blame and history agree with what is found by comparing every state with the one before."""
+"""Blame and history agree with a comparison of every state with the one before."""
 
 from __future__ import annotations
 

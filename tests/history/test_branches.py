@@ -1,4 +1,4 @@
-"""Branches: listed, renamed, deleted, switched to, forked with an edit."""
+"""Branches: list, rename, delete, switch, and fork with an edit."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_renamed(store: Store) -> None:
         store.thread("t").rename_branch("draft", "other")
     with pytest.raises(ConflictError, match="has a branch 'main' already"):
         store.thread("t").rename_branch("final", "main")
-    with pytest.raises(InvalidError, match="main is not renamed"):
+    with pytest.raises(InvalidError, match="main cannot be renamed"):
         store.thread("t").rename_branch("main", "trunk")
-    for name, why in (("", "not empty"), ("HEAD", "the latest checkpoint")):
+    for name, why in (("", "is empty"), ("HEAD", "the latest checkpoint")):
         with pytest.raises(InvalidError, match=why):
             store.thread("t").rename_branch("final", name)
         with pytest.raises(InvalidError, match=why):
@@ -114,7 +114,7 @@ def test_earlier_revisions_do_not_come_back(store: Store) -> None:
 
 
 def test_deleted_with_its_own_checkpoints(store: Store) -> None:
-    with pytest.raises(ConflictError, match=r"not merged into another one.*force=True"):
+    with pytest.raises(ConflictError, match=r"not merged into another branch.*force=True"):
         store.thread("t").delete_branch("draft")
     own = ["x-draft-0", "x-draft-1"]
     assert store.thread("t").delete_branch("draft", force=True, dry_run=True) == own
@@ -137,18 +137,18 @@ def test_one_without_checkpoints(store: Store) -> None:
     check(store)
 
 
-def test_what_speaks_against_it(store: Store) -> None:
+def test_deletion_is_refused(store: Store) -> None:
     store.thread("t").fork("twig", at="x-draft-0")
     with pytest.raises(ConflictError, match="other branches start from 'draft': 'twig'"):
         store.thread("t").delete_branch("draft")
     store.thread("t").delete_branch("twig")
     store.thread("t").label("good", "x-draft-0")
-    with pytest.raises(ConflictError, match="have a tag: 'good'"):
+    with pytest.raises(ConflictError, match="have a label: 'good'"):
         store.thread("t").delete_branch("draft")
     store.thread("t").tag("best", "x-draft-1")
-    with pytest.raises(ConflictError, match="have a name: 'best'"):
+    with pytest.raises(ConflictError, match="have a tag: 'best'"):
         store.thread("t").delete_branch("draft")
-    with pytest.raises(InvalidError, match="main is not deleted"):
+    with pytest.raises(InvalidError, match="main cannot be deleted"):
         store.thread("t").delete_branch("main", force=True)
     with pytest.raises(NotFoundError, match="no branch 'twig'"):
         store.thread("t").delete_branch("twig", force=True)

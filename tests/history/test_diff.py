@@ -1,4 +1,4 @@
-"""What `store.diff` tells: the summary, the changes, words, conversations, patches."""
+"""`diff`: summary, changes, words, conversations, patches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.engine.model.json_diff import UnloadedValue
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
-from holdfast.history.text_diff import lines, words
+from holdfast.history.diff_text import line_spans, word_spans
 from tests.engine.lines import store_on
 
 
@@ -43,7 +43,7 @@ def chat(*texts: str) -> list[HumanMessage]:
     return [HumanMessage(text, id=f"m{number}") for number, text in enumerate(texts)]
 
 
-def test_what_the_latest_checkpoint_changed(store: holdfast.Store) -> None:
+def test_changes_of_the_latest_checkpoint(store: holdfast.Store) -> None:
     diff = compare(
         store,
         {"messages": chat("hello", "again"), "plan": {"goal": "rest", "steps": ["one", "two"]}, "n": 1, "old": 5},
@@ -76,7 +76,7 @@ def test_nothing_differs(store: holdfast.Store) -> None:
     assert not diff
     assert diff.text() == ""
     assert diff.patch() == []
-    assert repr(diff) == "<Diff nothing>"
+    assert repr(diff) == "<Diff no changes>"
 
 
 def test_items_that_came_and_went_do_not_change_those_behind_them(store: holdfast.Store) -> None:
@@ -171,7 +171,7 @@ def test_fields_of_objects(store: holdfast.Store) -> None:
     assert diff.apply(store.get("t", at=0).state) == store.get("t").state
 
 
-def test_classes_that_are_not_loaded_stay_inert() -> None:
+def test_values_of_classes_that_are_not_loaded_are_opaque() -> None:
     codec = Codec(may_revive=lambda _: False)
     with holdfast.open("memory://", codec=codec) as store:
         diff = compare(store, {"x": [Task("a", False)]}, {"x": [Task("a", False), Task("b", True)]})
@@ -223,7 +223,7 @@ def test_several_lines_word_by_word(store: holdfast.Store) -> None:
     assert diff.text(by_word=True).splitlines()[3:] == ["  one[-↵-]{+ +}two"]
 
 
-@pytest.mark.parametrize("compared", [words, lines])
+@pytest.mark.parametrize("compared", [word_spans, line_spans])
 @pytest.mark.parametrize(
     ("old", "new"),
     [("", ""), ("", "a\nb"), ("a b c", "a c"), ("a\n" * 500, "b\n" + "a\n" * 499), ("x y " * 900, "y x " * 900)],
@@ -235,7 +235,7 @@ def test_spans_make_up_both_texts(compared: Any, old: str, new: str) -> None:
     assert "".join(span.text for span in spans if span.kind != "-") == new
 
 
-def test_messages_are_shown_as_a_conversation(store: holdfast.Store) -> None:
+def test_messages_are_formatted_as_a_conversation(store: holdfast.Store) -> None:
     calls = [{"name": "look", "args": {"at": "map"}, "id": "1"}]
     said = [HumanMessage("Where to?\nAnd when?", id="a"), AIMessage("", id="b", tool_calls=calls)]
     diff = compare(store, {"messages": [{"role": "system", "content": "Be brief."}]}, {"messages": said})
@@ -247,7 +247,7 @@ def test_messages_are_shown_as_a_conversation(store: holdfast.Store) -> None:
     assert diff.changes[1].message.role == "user"
 
 
-def test_large_values_are_fetched_when_asked_for(store: holdfast.Store) -> None:
+def test_large_values_are_fetched_on_request(store: holdfast.Store) -> None:
     text = "word " * 50_000
     diff = compare(store, {"t": text, "same": "s" * 200_000}, {"t": text + "more", "same": "s" * 200_000})
     (change,) = diff

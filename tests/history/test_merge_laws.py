@@ -61,7 +61,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
                 store.thread("t").merge("theirs", "main")
                 found.append(sorted(map(text, store.get("t").state.items())))
             except ConflictError as refused:
-                found.append({clash.path[:1] for clash in refused.clashes})
+                found.append({clash.path[:1] for clash in refused.conflicts})
     assert type(found[0]) is type(found[1])
     if isinstance(found[0], set):
         assert found[0] == found[1]
@@ -160,7 +160,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
         found = run(ancestry.common(graph.point(one), graph.point(other)))
         assert found.best is not None
         assert {found.best.id, *(each.id for each in found.others)} == graph.bases(one, other)
-        assert found.theirs_is_ours == (other in graph.before(one))
+        assert found.is_merged == (other in graph.before(one))
         assert all(each.time <= found.best.time for each in found.others)
 
 
@@ -174,7 +174,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
     st.integers(1, 6),
     st.lists(actions, max_size=4),
 )
-def test_what_is_left_reads_as_before(
+def test_remaining_checkpoints_read_as_before(
     todo: list[tuple[str, int, int, int]], deleted: list[int], kept: int, more: list[tuple[str, int, int, int]]
 ) -> None:
     """Merges, deleted branches and pruned steps together: all that is left is sound, and can be gone on with."""

@@ -1,4 +1,4 @@
-"""Merging branches: what comes of both sides, what clashes, and what was merged before."""
+"""Merging branches: results, conflicts, and repeated merges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
     assert ours.merged is None
 
 
-def test_what_was_merged_is_not_brought_up_again(store: Store) -> None:
+def test_merged_changes_are_not_merged_again(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
     assert store.thread("t").merge("draft", "main").id == merged.id  # nothing to do
@@ -76,13 +76,13 @@ def test_a_target_that_has_nothing_of_its_own_gets_a_merge_as_well(store: Store)
     assert store.thread("t").merge("draft", "empty").branch == empty.branch
 
 
-def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
+def test_conflicts_are_raised_and_nothing_is_saved(store: Store) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"], ("facts", "a"): 9})
     store.update("t", {}, remove=[("facts", "a")], branch="main")
     before = store.log("t")
     with pytest.raises(ConflictError, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
         store.thread("t").merge("draft", "main")
-    clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.clashes}
+    clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.conflicts}
     assert clashes == {
         "n": (0, 1, 2),
         "plan[1:2]": (["write"], ["ours"], ["theirs"]),
@@ -101,7 +101,7 @@ def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> Non
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"]})
     store.thread("t").merge("draft", "main", strategy=strategy)
     assert store.get("t").state == {**BASE, "n": n, "plan": plan}
-    with pytest.raises(InvalidError, match="a strategy is 'ours', 'theirs' or 'union', not 'mine'"):
+    with pytest.raises(InvalidError, match="the strategy must be 'ours', 'theirs' or 'union', not 'mine'"):
         store.thread("t").merge("draft", "main", strategy="mine")
 
 
@@ -128,7 +128,7 @@ def test_a_function_settles(store: Store) -> None:
 
     with pytest.raises(ConflictError) as refused:
         store.thread("t").merge("draft", "main", resolve=settle)
-    assert [clash.where for clash in refused.value.clashes] == ["plan[0:1]"]
+    assert [clash.where for clash in refused.value.conflicts] == ["plan[0:1]"]
     assert {clash.where for clash in seen} == {"n", "facts.a", "plan[0:1]"}
     store.thread("t").merge("draft", "main", resolve=settle, strategy="theirs")
     assert store.get("t").state == {"n": 3, "facts": {"b": 2}, "plan": ["b"]}
@@ -148,7 +148,7 @@ def max_of(clash: MergeConflict) -> Any:
 
 def test_a_stretch_is_settled_with_items(store: Store) -> None:
     both(store, {"plan": ["a"]}, {"plan": ["b"]})
-    with pytest.raises(InvalidError, match=r"a list of items, not with str \(at plan\[0:1\]\)"):
+    with pytest.raises(InvalidError, match=r"a list of items, not by str \(at plan\[0:1\]\)"):
         store.thread("t").merge("draft", "main", resolve=lambda _: "c")
     store.thread("t").merge("draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
     assert store.get("t").state["plan"] == ["b", "a", "c"]
@@ -210,7 +210,7 @@ def test_a_head_that_was_named_must_be_one() -> None:
     assert store.thread("t").merge("draft", store.thread("t").resolve("main").id).branch == 0
 
 
-def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
+def test_a_conflict_with_a_step_added_meanwhile() -> None:
     backend, store, other = interrupted()
     theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
     with pytest.raises(ConflictError, match=r"facts\.c"), theirs:
@@ -270,7 +270,7 @@ def test_an_ancestor_that_was_pruned(store: Store) -> None:
     drop(store, "y")
     with pytest.raises(ConflictError, match="ancestor was pruned") as refused:
         store.thread("t").merge("late", "main")
-    assert [clash.where for clash in refused.value.clashes] == ["plan[1:1]", "facts.c", "n", "gone"]
+    assert [clash.where for clash in refused.value.conflicts] == ["plan[1:1]", "facts.c", "n", "gone"]
     merged = store.thread("t").merge("late", "main", strategy="ours")
     assert (merged.metadata["base"], store.get("t").state) == (None, {**BASE, "n": 9, "plan": ["a"]})
 
@@ -307,9 +307,9 @@ def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
     assert not store.maintenance.verify("t").findings
 
 
-def test_what_settles_clashes_is_checked(store: Store) -> None:
+def test_resolutions_are_validated(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
-    with pytest.raises(InvalidError, match="a function, or ways by path"):
+    with pytest.raises(InvalidError, match="resolve must be a function or a dict by path"):
         store.thread("t").merge("draft", "main", resolve="ours")  # type: ignore[arg-type]
 
 

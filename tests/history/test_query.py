@@ -1,4 +1,4 @@
-"""Queries: read, printed back, refused with the place that is wrong."""
+"""Queries: parsed, formatted, and refused with the column of the error."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -121,7 +121,7 @@ READ: list[tuple[str, Query]] = [
 ]
 
 
-def test_what_is_read(subtests: pytest.Subtests) -> None:
+def test_parsed_queries(subtests: pytest.Subtests) -> None:
     for text, query in READ:
         with subtests.test(text=text):
             assert parse(text) == query
@@ -129,38 +129,38 @@ def test_what_is_read(subtests: pytest.Subtests) -> None:
 
 WRONG: list[tuple[str, int, str]] = [
     ("tga:release", 1, "Did you mean tag?"),
-    ("a zzzzz:1", 3, "There are thread"),
+    ("a zzzzz:1", 3, "Fields are thread"),
     ("a (b", 3, "this ( is not closed"),
-    ("a b)", 4, "no ( for this )"),
+    ("a b)", 4, "unmatched )"),
     ("()", 2, "a word or a field is expected"),
     ("a OR", 5, "a word or a field is expected here"),
     ("OR a", 1, "not 'OR'"),
     ("a AND OR b", 7, "not 'OR'"),
     ('say "hello', 5, "this quote is not closed"),
     ("label:", 7, "a value is expected after label:"),
-    ("step>ten", 6, "'ten' is no number"),
-    ("step:..", 6, "a range has a start or an end"),
+    ("step>ten", 6, "'ten' is not a number"),
+    ("step:..", 6, "a range needs a start or an end"),
     ("step:5..2", 6, "ends before it starts"),
-    ("size>1xb", 6, "is no size"),
+    ("size>1xb", 6, "is not a size"),
     ("time>soon", 6, "'soon' is no time"),
     ("tag>1", 4, "Use : = !="),
     ("before>2h", 7, "Use :"),
-    ("meta=1", 5, "followed by the name of an entry"),
+    ("meta=1", 5, "needs the name of an entry"),
     ("meta.=1", 6, "name of an entry is expected"),
     ("meta.a", 7, "an operator is expected after meta.a"),
-    ("a*b", 2, "a * stands at the end"),
-    ("a**", 2, "a * stands at the end"),
-    ("*", 1, "'*' cannot stand here"),
-    ('""', 1, "nothing to look for"),
-    ('"a "*', 5, "right after a word"),
-    ("x/y:z", 4, "':' cannot stand here"),
-    ('label:"a"b', 10, "'b' cannot stand here"),
+    ("a*b", 2, "a * must be at the end"),
+    ("a**", 2, "a * must be at the end"),
+    ("*", 1, "'*' is not allowed here"),
+    ('""', 1, "text to search for is empty"),
+    ('"a "*', 5, "must follow a word directly"),
+    ("x/y:z", 4, "':' is not allowed here"),
+    ('label:"a"b', 10, "'b' is not allowed here"),
     ("日本 tga:x", 4, "Did you mean tag?"),
-    ("(" * 200 + "a", 102, "nests at most"),
+    ("(" * 200 + "a", 102, "is nested more than"),
 ]
 
 
-def test_what_is_wrong_is_pointed_at(subtests: pytest.Subtests) -> None:
+def test_errors_point_at_the_column(subtests: pytest.Subtests) -> None:
     for text, column, says in WRONG:
         with subtests.test(text=text):
             with pytest.raises(InvalidError) as raised:
@@ -181,7 +181,7 @@ def test_the_caret_stands_under_wide_characters() -> None:
 
 
 def test_a_query_is_a_string() -> None:
-    with pytest.raises(InvalidError, match="a query is a string"):
+    with pytest.raises(InvalidError, match="a query must be a string"):
         parse(b"a")  # type: ignore[arg-type]
 
 

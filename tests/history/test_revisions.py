@@ -1,4 +1,4 @@
-"""Naming checkpoints: `HEAD~2`, `draft@{2h}`, starts of ids."""
+"""Revisions: `HEAD~2`, `draft@{2h}`, abbreviated ids."""
 
 from __future__ import annotations
 
@@ -119,41 +119,41 @@ def test_times(store: Store) -> None:
     assert store.thread("t").resolve("twig@{now}").id == store.thread("t").resolve("@{now}").id == "twig-1"
     assert store.thread("t").resolve("draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
-        with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
+        with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
             store.thread("t").resolve(text)
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("", InvalidError, "not empty"),
+    ("", InvalidError, "is empty"),
     ("nope", NotFoundError, "'nope'"),
     ("drat", NotFoundError, "Did you mean 'draft'"),
     ("glod", NotFoundError, "Did you mean 'gold'"),
     ("head", NotFoundError, "no checkpoint has the id or the tag 'head'"),
     ("main~10", NotFoundError, "only 9 checkpoints before 'main' .*column 5"),
     ("~99", NotFoundError, "only 9 checkpoints before 'HEAD'"),
-    ("#10", NotFoundError, "'HEAD' has the steps 0 to 9, and no step 10"),
-    ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
+    ("#10", NotFoundError, "'HEAD' has the steps 0 to 9, but no step 10"),
+    ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, but no step 9 .*column 6"),
     ("main#", InvalidError, "the number of a step is missing .*column 5"),
-    ("HEAD~x", InvalidError, "'~x' is no suffix.*column 5"),
-    ("gold~1~y", InvalidError, "'~1~y' is no suffix"),
-    ("HEAD@{2h", InvalidError, "'@{2h' is no suffix"),
+    ("HEAD~x", InvalidError, "'~x' is not a suffix.*column 5"),
+    ("gold~1~y", InvalidError, "'~1~y' is not a suffix"),
+    ("HEAD@{2h", InvalidError, "'@{2h' is not a suffix"),
     ("main@{when}", InvalidError, "'when' is no time .*column 7"),
-    ("HEAD^2", NotFoundError, "has 1 parent, and no number 2"),
+    ("HEAD^2", NotFoundError, "has 1 parent, but no number 2"),
     ("0abc-0^2", NotFoundError, "has 0 parents"),
     ("dra", NotFoundError, "Did you mean 'draft'"),
     ("twi~1", NotFoundError, "Did you mean 'twig'"),
     ("twig-", InvalidError, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
-    ("3ab", NotFoundError, "4 characters of an id or more"),
+    ("3ab", NotFoundError, "needs 4 characters or more"),
 ]
 
 
-def test_what_is_wrong(store: Store, subtests: pytest.Subtests) -> None:
+def test_invalid_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, kind, message in WRONG:
         with subtests.test(revision=revision), pytest.raises(kind, match=message):
             store.thread("t").resolve(revision)
 
 
-def test_more_ids_than_are_shown() -> None:
+def test_more_ids_than_are_listed() -> None:
     with holdfast.open("memory://") as store:
         for n in range(20):
             store.put("t", {"n": n}, id=f"same-{n:02}")
@@ -172,7 +172,7 @@ def test_revised_checkpoints_are_one() -> None:
         assert store.get("t", at="again").state == {"n": 11}
 
 
-def test_what_comes_first_where_a_text_may_mean_several() -> None:
+def test_precedence_of_ids_tags_and_branches() -> None:
     with holdfast.open("memory://") as store:
         first = store.put("t", {"n": 0}, id="here~1").id
         second = store.put("t", {"n": 1}, id="here")

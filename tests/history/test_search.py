@@ -1,4 +1,4 @@
-"""Searching: what is found, where, and how it is shown."""
+"""Search: matches, hits, excerpts."""
 
 import asyncio
 import dataclasses
@@ -17,7 +17,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import InvalidError
 from tests.damaged import flipped
-from tests.history.searched import everything
+from tests.history.search_model import everything
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_match_names_the_checkpoint_that_brought_the_text_and_where(store: hol
     assert (match.id, match.kind, match.hits[0].path) == ("b", "turn", "messages[1].content")
 
 
-def test_what_messages_say_comes_first_and_not_all_is_shown(store: holdfast.Store) -> None:
+def test_hits_in_messages_come_first_and_are_limited(store: holdfast.Store) -> None:
     store.put("t", {"a": [f"word {n}" for n in range(20)], "messages": [{"role": "user", "content": "word"}]})
     (match,) = store.search("word").matches
     assert match.hits[0].path == "messages[0].content"
@@ -76,7 +76,7 @@ def test_overlapping_hits_are_one(store: holdfast.Store) -> None:
     assert hit.spans == ((0, 13),)
 
 
-def test_places_are_written_as_people_do(store: holdfast.Store) -> None:
+def test_hits_have_readable_paths(store: holdfast.Store) -> None:
     store.put("t", {"plan": {"odd key": ["x", {"a": "needle"}], 7: "needle"}})
     assert {hit.path for hit in store.search("needle").matches[0].hits} == {'plan["odd key"][1].a', "plan.7"}
 
@@ -136,7 +136,7 @@ def test_names_of_classes_keys_and_numbers_are_no_text(store: holdfast.Store) ->
         assert found(store, word) == []
 
 
-def test_what_a_framework_keeps_for_itself_is_no_text(store: holdfast.Store) -> None:
+def test_internal_channels_are_not_searched(store: holdfast.Store) -> None:
     store.put("t", {"__own__": "needle", "a": "x"})
     assert found(store, "needle") == []
     assert found(store, "channel:__own__") == []
@@ -178,7 +178,7 @@ def test_a_message_that_is_edited_is_still_its_speaker_s(store: holdfast.Store) 
     assert store.search("needle").matches[0].hits[0].role == "assistant"
 
 
-def test_of_small_values_that_are_set_anew_what_is_new_is_found(store: holdfast.Store) -> None:
+def test_only_new_parts_of_rewritten_small_values_are_found(store: holdfast.Store) -> None:
     store.put("t", {"plan": {"goal": "rest", "steps": ["one", "two"]}, "l": ["yes"]}, id="a")
     store.put("t", {"plan": {"goal": "rest", "steps": ["one", "two", "three"]}, "l": ["yes", "yes"]}, id="b")
     store.put("t", {"plan": {"goal": "work", "steps": ["two", "three"]}, "l": ["yes", "yes"]}, id="c")
@@ -194,7 +194,7 @@ def test_of_small_values_that_are_set_anew_what_is_new_is_found(store: holdfast.
     assert store.search("yes").matches[0].hits[0].path == "l[1]"
 
 
-def test_of_a_long_text_what_is_new_is_found(store: holdfast.Store) -> None:
+def test_only_new_parts_of_a_long_text_are_found(store: holdfast.Store) -> None:
     text = " ".join(f"word{n}" for n in range(2000))
     store.put("t", {"doc": text}, id="a")
     store.put("t", {"doc": text + " and the needle"}, id="b")
@@ -397,13 +397,13 @@ def test_a_page_that_ends_with_all_there_is(store: holdfast.Store) -> None:
     assert store.search("hello", limit=1, after=page.next) == ([], None, "scan", 0, 0)
 
 
-def test_a_place_to_go_on_from_belongs_to_its_query(store: holdfast.Store) -> None:
+def test_a_cursor_belongs_to_its_query(store: holdfast.Store) -> None:
     store.put("t", {"a": "hello"})
     page = store.search("hello", limit=1)
     with pytest.raises(InvalidError, match="another query"):
         store.search("hell*", limit=1, after=page.next)
     for wrong in ("%%%", "abc", "eyJ9"):
-        with pytest.raises(InvalidError, match="no place to go on from"):
+        with pytest.raises(InvalidError, match="not a cursor"):
             store.search("hello", after=wrong)
 
 
@@ -416,7 +416,7 @@ def test_a_thread_that_goes_between_pages(store: holdfast.Store) -> None:
     assert [match.thread for match in store.search("hello", after=page.next).matches] == ["t0"]
 
 
-def test_progress_is_told_while_threads_are_gone_through(store: holdfast.Store) -> None:
+def test_progress_is_reported_during_a_scan(store: holdfast.Store) -> None:
     for n in range(3):
         store.put(f"t{n}", {"a": "x"})
     told: list[tuple[int, int | None, str]] = []

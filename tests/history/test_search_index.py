@@ -1,4 +1,4 @@
-"""The index of words: kept by all writers, built beside them, right after everything that changes a line."""
+"""The word index: written by all writers, built concurrently, correct after every change of a line."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from holdfast.engine.text_index import indexer
 from holdfast.engine.text_index.extract import texts
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 from tests.damaged import flipped
-from tests.history.searched import everything
+from tests.history.search_model import everything
 from tests.support.interference import InterferingBackend
 
 
@@ -95,7 +95,7 @@ def test_many_steps_are_built_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert by_index(store, "word*") == list("0123456789")
 
 
-def test_what_was_changed_last_is_found_first_also_where_the_index_came_later(url: str) -> None:
+def test_the_last_changed_is_found_first_also_if_the_index_was_built_later(url: str) -> None:
     with holdfast.open(url) as store:
         for thread in ("c", "a", "b"):
             for n in range(2):
@@ -129,7 +129,7 @@ def test_dropped_between_two_pages(url: str) -> None:
             store.search("hello", limit=2, after=page.next)
 
 
-def test_dropped_while_it_is_made(url: str) -> None:
+def test_dropped_while_it_is_built(url: str) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as other:
         for n in range(3):
             store.put(f"t{n}", {"say": "hello"}, id=str(n))
@@ -158,7 +158,7 @@ def test_dropped_while_it_is_made(url: str) -> None:
         assert by_index(store, "hello") == ["0", "1", "2"]
 
 
-def test_rows_left_from_a_dropped_index_are_not_taken_for_new(url: str) -> None:
+def test_rows_of_a_dropped_index_are_not_used(url: str) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as writer:
         store.maintenance.build_index()
         writer.put("t", {"old": "first words"}, id="1")
@@ -205,7 +205,7 @@ def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
             store.maintenance.build_index()
 
 
-def test_a_query_without_words_is_not_asked_of_the_index(url: str) -> None:
+def test_a_query_without_words_does_not_use_the_index(url: str) -> None:
     with holdfast.open(url) as store:
         store.maintenance.build_index()
         store.put("t", {"say": "a ++ b"}, id="1")

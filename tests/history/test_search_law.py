@@ -1,4 +1,4 @@
-"""Searching finds what a naive look at every checkpoint finds, with an index and without."""
+"""Search finds what a naive evaluation of every checkpoint finds, with an index and without."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.history.query import Field, Not, Query, TextTerm, either, every
-from tests.history.searched import Told, everything, naive
+from tests.history.search_model import Told, everything, naive
 
 WORDS = ["refund", "Refunds", "order", "Straße", "STRASSE", "日本語", "x1", "foo-bar", "ﬁne", "e\u0301t\u00e9", "C++"]
 SAID = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)

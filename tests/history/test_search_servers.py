@@ -1,4 +1,4 @@
-"""Searching on the servers that keep an index of words of their own."""
+"""Search on servers with their own text index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.text_index.indexer import IndexReport
-from tests.history.searched import everything
+from tests.history.search_model import everything
 from tests.servers import places
 
 QUERIES = (
@@ -46,7 +46,7 @@ def fill(store: holdfast.Store) -> None:
         store.put("many", {"n": f"refund number {number}"}, id=f"m{number:02}")
 
 
-def test_the_index_finds_what_looking_at_everything_finds(url: str) -> None:
+def test_index_and_scan_find_the_same(url: str) -> None:
     with holdfast.open("memory://") as plain, holdfast.open(url) as store:
         fill(plain)
         fill(store)

@@ -95,7 +95,7 @@ def test_content_that_was_to_be_an_artifacts_is_removed(store: Store, clock: Clo
         store.artifacts.register(Broken())
     assert "content" not in done(store)[1]
     clock.now += 2 * HOUR
-    assert done(store, grace="1h")[1].endswith("; content that 1 artifacts would have had removed")
+    assert done(store, grace="1h")[1].endswith("; content of 1 unfinished artifacts removed")
 
 
 def test_wrong_settings(store: Store) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.maintenance.jobs.api import Jobs
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.types import JobType
 from tests.agents.autosaved import patiently, timely
 from tests.support.nightly import mostly_nightly

@@ -17,7 +17,6 @@ from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS,
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.explain.findings import FINDINGS
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head, export_heads
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -85,11 +84,6 @@ def test_findings_name_what_cannot_be_read() -> None:
     plain = finding.plain()
     assert (plain["code"], plain["branch"], plain["step"]) == ("damaged-step", 0, 1)
     assert "checkpoint 1" in str(finding)
-
-
-def test_every_code_is_explained() -> None:
-    assert set(FINDINGS) == set(FindingCode)
-    assert all(each.meaning and each.remedy for each in FINDINGS.values())
 
 
 # The whole store ----------------------------------------------------------------------------------------------

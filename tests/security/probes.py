@@ -132,15 +132,15 @@ def spy(act: Any) -> Any:
 def _agent(act: Any, status: str = "created") -> Any:
     """An agent of one's own that is said to be the victim's; and to be where it is not."""
     agent = spy(act).attach(act, "victim")
-    agent.keeper.data.status = status
+    agent.persister.data.status = status
     return agent
 
 
 def _stored(act: Any) -> Any:
     """The same, which takes the victim's messages for its own."""
     agent = _agent(act)
-    agent.keeper.point = act._handle.engine.lines.cached_tip(agent.keeper.line.line).point
-    agent.keeper.data.conversation.reset(1, 1, agent.keeper.messages)
+    agent.persister.point = act._handle.engine.lines.cached_tip(agent.persister.line.line).point
+    agent.persister.data.conversation.reset(1, 1, agent.persister.read_messages)
     return agent
 
 
@@ -150,12 +150,12 @@ def _kept(act: Any) -> Any:
 
 def _within_agent(agent: Any) -> Any:
     if isinstance(agent, Spy):
-        with agent.changing():
+        with agent.change_block():
             agent.secret = "taken"
         return agent.save()
 
     async def entered() -> Any:
-        async with agent.changing():
+        async with agent.change_block():
             agent.secret = "taken"
         return await agent.save()
 
@@ -401,7 +401,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "agent": {
         **_each(_AGENT, lambda act: _agent(act)),
         "attach": lambda _, act: spy(act).attach(act, "victim").reload(),
-        "changing": lambda _, act: _within_agent(_agent(act)),
+        "change_block": lambda _, act: _within_agent(_agent(act)),
         "pause": lambda _, act: _agent(act, "running").pause(),
         "transition": lambda _, act: _agent(act).transition("work"),
     },
@@ -431,12 +431,12 @@ QUIET: dict[str, dict[str, Probe]] = {
 _IN_HAND = dict.fromkeys(
     (
         "autosave_error",
-        "changed",
+        "mark_changed",
         "configuration",
         "context",
         "conversation",
         "id",
-        "keeper",
+        "persister",
         "metadata",
         "metrics",
         "recoveries",
@@ -469,8 +469,8 @@ HARMLESS: dict[str, dict[str, str]] = {
     },
     "kept": {
         **_IN_HAND,
-        **dict.fromkeys(("agent", "announce"), "what one attached oneself"),
-        **dict.fromkeys(("changing", "pause", "transition"), "as those of an agent"),
+        **dict.fromkeys(("agent",), "what one attached oneself"),
+        **dict.fromkeys(("change_block", "pause", "transition"), "as those of an agent"),
     },
     "conversation": {
         **dict.fromkeys(("append", "clear", "extend", "replace", "say"), "change only what is in memory"),

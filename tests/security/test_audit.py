@@ -112,11 +112,7 @@ def test_it_is_read_page_by_page(store: Store, clock: Clock) -> None:
     whole = store.audit.query(limit=1000)
     assert len(whole) == 90
     assert [row.id for row in whole] == sorted((row.id for row in whole), reverse=True)
-    paged, after = [], None
-    while page := store.audit.query(limit=7, after=after):
-        paged += page
-        after = page[-1].cursor
-    assert paged == whole
+    assert list(store.audit.query(limit=7).all()) == whole
     assert [row.key for row in store.audit.query(scope="user:d", limit=2)] == ["l8", "k8"]
 
 

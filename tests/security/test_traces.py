@@ -367,7 +367,7 @@ def test_a_page_of_the_audit_reads_little_of_each_of_many_scopes(
     assert read < 50
     whole = [page[-1]]
     while page:
-        page = store.audit.query(limit=7, after=whole[-1].cursor)
+        page = store.audit.query(limit=7, cursor=whole[-1].cursor)
         whole += page
     assert len(whole) == 500 - 4
     assert len({each.cursor for each in whole}) == len(whole)

@@ -1,10 +1,9 @@
-"""What snapshots are taken of: a model that says what a script tells it to, tools, middleware."""
+"""Objects to take snapshots of: a scripted model, tools, middleware."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -152,7 +151,6 @@ def elsewhere(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, str(path)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": "."},
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""The bytes of a snapshot: whatever is changed, cut off or added shows."""
+"""The bytes of a snapshot: every changed, missing or added one is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that somebody made to do harm, sealed as they should be: refused, with a clear error, and nothing done."""
+"""Forged files with a valid seal: refused with a clear error, without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runnables, prompts, messages and histories: frozen here, thawed there, and the same."""
+"""Runnables, prompts, messages and histories: restored elsewhere, and equal."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_by_step(store: Store) -> None:
     store.put("t", {"n": "b1"}, branch="b")
     assert [store.get("t", at=f"b#{n}").state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
     assert store.get("t", at="main#3").id == made[3].id
-    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, and no step 5 .*thread 't'"):
+    with pytest.raises(NotFoundError, match=r"'b' has the steps 0 to 4, but no step 5 .*thread 't'"):
         store.get("t", at="b#5")
     with pytest.raises(NotFoundError, match="no step 5"):
         store.get("t", at=5)
@@ -142,7 +142,7 @@ def test_by_time(clocked: tuple[Store, Clock]) -> None:
     assert store.get("t", at=made[4].time.astimezone(zone)).state == {"n": 4}
     assert store.get("t", at=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
     assert store.get("t", at=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
-    with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
+    with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
         store.get("t", at=made[0].time - timedelta(seconds=1))
     assert store.thread("t").restore(at=made[3].time).metadata == {"restored": made[3].id}
 

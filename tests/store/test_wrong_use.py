@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "value": (
         lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
-        r"object can not be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
+        r"object cannot be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
     ),
     "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReferenceError, "a"),
     "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), UnsupportedError, r"\(at client\)"),

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from holdfast.agents.api.tools import Tool as Tool
     from holdfast.agents.api.tools import Tools as Tools
     from holdfast.agents.api.workflow import Workflow as Workflow
-    from holdfast.agents.definition.autosave import Autosave as Autosave
     from holdfast.agents.definition.builder import AgentBuilder as AgentBuilder
     from holdfast.agents.definition.builder import persistent as persistent
     from holdfast.agents.definition.options import AgentOptions as AgentOptions
+    from holdfast.agents.definition.options import Autosave as Autosave
     from holdfast.agents.definition.options import Policies as Policies
     from holdfast.agents.definition.spec import AgentRegistry as AgentRegistry
     from holdfast.agents.definition.spec import Persistent as Persistent
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.agents.definition.state_machine import Transition as Transition
     from holdfast.agents.runtime.metrics import AgentMetrics as AgentMetrics
     from holdfast.agents.runtime.metrics import StoreMetrics as StoreMetrics
-    from holdfast.agents.runtime.recovery_report import Recovery as Recovery
+    from holdfast.agents.runtime.two_phase import Recovery as Recovery
     from holdfast.agents.storage.diagram import dot as dot
     from holdfast.agents.storage.diagram import mermaid as mermaid
     from holdfast.agents.storage.listing import AgentInfo as AgentInfo
@@ -44,59 +44,40 @@ if TYPE_CHECKING:
     from holdfast.agents.storage.record import AgentRecord as AgentRecord
     from holdfast.agents.storage.record import PendingChange as PendingChange
     from holdfast.agents.storage.record import Status as Status
-    from holdfast.agents.storage.transition_check import TransitionCheck as TransitionCheck
-    from holdfast.agents.storage.transition_check import check_transitions as check_transitions
+    from holdfast.agents.storage.transition_log import TransitionCheck as TransitionCheck
     from holdfast.agents.storage.transition_log import TransitionCounts as TransitionCounts
     from holdfast.agents.storage.transition_log import TransitionRecord as TransitionRecord
-    from holdfast.agents.storage.transition_log import counts as counts
+    from holdfast.agents.storage.transition_log import check_transitions as check_transitions
+    from holdfast.agents.storage.transition_log import count_transitions as count_transitions
     from holdfast.agents.transfer.offer import Offer as Offer
     from holdfast.agents.transfer.offer import Transfer as Transfer
 
-_EXPORTS = {
-    "AgentBuilder": "holdfast.agents.definition.builder",
-    "AgentHandle": "holdfast.agents.api.handle",
-    "AgentInfo": "holdfast.agents.storage.listing",
-    "AgentMetrics": "holdfast.agents.runtime.metrics",
-    "AgentOperations": "holdfast.agents.api.handle",
-    "AgentOptions": "holdfast.agents.definition.options",
-    "AgentRecord": "holdfast.agents.storage.record",
-    "AgentRegistry": "holdfast.agents.definition.spec",
-    "AgentStep": "holdfast.agents.storage.listing",
-    "Agents": "holdfast.agents.api.agents",
-    "AgentsOperations": "holdfast.agents.api.agents",
-    "AsyncAgentHandle": "holdfast.agents.api.handle",
-    "AsyncAgents": "holdfast.agents.api.agents",
-    "AsyncConversation": "holdfast.agents.api.conversation",
-    "AsyncPersistentAgent": "holdfast.agents.api.agent",
-    "AsyncTools": "holdfast.agents.api.tools",
-    "Autosave": "holdfast.agents.definition.autosave",
-    "Conversation": "holdfast.agents.api.conversation",
-    "Machine": "holdfast.agents.definition.state_machine",
-    "MessageMatch": "holdfast.agents.api.conversation",
-    "Offer": "holdfast.agents.transfer.offer",
-    "PendingChange": "holdfast.agents.storage.record",
-    "Persistent": "holdfast.agents.definition.spec",
-    "PersistentAgent": "holdfast.agents.api.agent",
-    "Policies": "holdfast.agents.definition.options",
-    "Recovery": "holdfast.agents.runtime.recovery_report",
-    "Spec": "holdfast.agents.definition.spec",
-    "Status": "holdfast.agents.storage.record",
-    "StoreMetrics": "holdfast.agents.runtime.metrics",
-    "Tool": "holdfast.agents.api.tools",
-    "Tools": "holdfast.agents.api.tools",
-    "Transfer": "holdfast.agents.transfer.offer",
-    "Transition": "holdfast.agents.definition.state_machine",
-    "TransitionCheck": "holdfast.agents.storage.transition_check",
-    "TransitionCounts": "holdfast.agents.storage.transition_log",
-    "TransitionRecord": "holdfast.agents.storage.transition_log",
-    "Workflow": "holdfast.agents.api.workflow",
-    "check_transitions": "holdfast.agents.storage.transition_check",
-    "counts": "holdfast.agents.storage.transition_log",
-    "dot": "holdfast.agents.storage.diagram",
-    "mermaid": "holdfast.agents.storage.diagram",
-    "persistent": "holdfast.agents.definition.builder",
-    "registry": "holdfast.agents.definition.spec",
+_MODULES = {
+    "api.agent": ("AsyncPersistentAgent", "PersistentAgent"),
+    "api.agents": ("Agents", "AgentsOperations", "AsyncAgents"),
+    "api.conversation": ("AsyncConversation", "Conversation", "MessageMatch"),
+    "api.handle": ("AgentHandle", "AgentOperations", "AsyncAgentHandle"),
+    "api.tools": ("AsyncTools", "Tool", "Tools"),
+    "api.workflow": ("Workflow",),
+    "definition.builder": ("AgentBuilder", "persistent"),
+    "definition.options": ("AgentOptions", "Autosave", "Policies"),
+    "definition.spec": ("AgentRegistry", "Persistent", "Spec", "registry"),
+    "definition.state_machine": ("Machine", "Transition"),
+    "runtime.metrics": ("AgentMetrics", "StoreMetrics"),
+    "runtime.two_phase": ("Recovery",),
+    "storage.diagram": ("dot", "mermaid"),
+    "storage.listing": ("AgentInfo", "AgentStep"),
+    "storage.record": ("AgentRecord", "PendingChange", "Status"),
+    "storage.transition_log": (
+        "TransitionCheck",
+        "TransitionCounts",
+        "TransitionRecord",
+        "check_transitions",
+        "count_transitions",
+    ),
+    "transfer.offer": ("Offer", "Transfer"),
 }
+_EXPORTS = {name: f"holdfast.agents.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -75,7 +75,7 @@ async def rows(
         if len(found) < page or not places.kinds:
             return
         start = places.after(found[-1])
-        page = _next_page(page, found)
+        page = next_page(page, found)
 
 
 async def sturdy_rows(
@@ -112,10 +112,11 @@ async def sturdy_rows(
         if len(found) < page or not around.places.kinds:
             return
         start = around.places.after(found[-1])
-        page = _next_page(page, found)
+        page = next_page(page, found)
 
 
-def _next_page(page: int, found: Sequence[Row]) -> int:
+def next_page(page: int, found: Sequence[Row]) -> int:
+    """Return how many rows to read next: more of small ones, fewer of large ones."""
     size = sum(len(row.body) for row in found)
     return min(2 * page, _PAGE) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from holdfast.errors import ConfigError, DeniedError
+from holdfast.errors import ConfigError, DeniedError, InvalidError
+from holdfast.time_parsing import DURATION_FORMS, parse_seconds
 
-T = TypeVar("T")
+_NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
 def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -31,14 +34,31 @@ def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any
     return (f"{address}{mark}{rest}" if rest else address), {**options, **given}
 
 
-def number(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
-    """An option that is a number."""
-    return _read(url, name, value, float, lambda found: least <= found <= most, f"a number from {least:g} to {most:g}")
+def seconds(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
+    """An option that is a duration, such as `90s` or `15m`; a number is of seconds, also as text."""
+    try:
+        found = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else parse_seconds(value)
+    except InvalidError:
+        found = math.nan
+    if not least <= found <= most:
+        raise ConfigError(
+            f"{name} cannot be {value!r}",
+            where=without_password(url),
+            hint=f"It is a duration from {least:g} to {most:g} seconds: a number of seconds, or {DURATION_FORMS}",
+        )
+    return found
 
 
 def whole(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:
     """An option that is a whole number."""
-    return _read(url, name, value, int, lambda found: least <= found <= most, f"a whole number from {least} to {most}")
+    try:
+        found = least - 1 if isinstance(value, bool) else int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        found = least - 1
+    if not least <= found <= most:
+        hint = f"It is a whole number from {least} to {most}"
+        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint=hint)
+    return int(found)
 
 
 def switch(url: str, name: str, value: object) -> bool:
@@ -61,27 +81,21 @@ def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
 
 def without_password(url: str) -> str:
     """A URL as it may be shown: without the password, in the address or in the query."""
-    scheme, colon, rest = url.partition("://")
-    if "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
+    scheme, colon, rest = url.partition("://") if "://" in url else ("", "", url)
+    if colon and "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
         user, _, place = rest.rpartition("@")  # the last one: a password that was not quoted is not shown either
         rest = f"{user.partition(':')[0]}@{place}"
     rest, mark, query = rest.partition("?")
-    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _secret(pair[0])]
+    pairs = [
+        (name, without_password(value) if "://" in value else value)  # a store that is part of this one
+        for name, value in parse_qsl(query, keep_blank_values=True)
+        if not _secret(name)
+    ]
     return f"{scheme}{colon}{rest}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
 
 
 def _secret(name: str) -> bool:
     return any(part in name.lower() for part in ("password", "secret", "token", "key"))
-
-
-def _read(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Callable[[T], bool], what: str) -> T:
-    try:
-        found = kind(value)
-    except (TypeError, ValueError):
-        found = None
-    if found is None or isinstance(value, bool) or not fits(found):
-        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
-    return found
 
 
 def is_there(path: Path, where: str) -> bool:

@@ -1,4 +1,4 @@
-"""Values to bytes and back: exact, deterministic, and safe to read from an untrusted store."""
+"""Packing of values into bytes: exact, deterministic, and safe to read from an untrusted store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.bulk_packing import PackedMessages, look_at_new, pack_again
+from holdfast.codec.bulk_packing import PackedMessages, capture_unpacked, pack_messages
 from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.packer import Packer, locate
@@ -22,22 +22,22 @@ from holdfast.errors import HoldfastError, InvalidError, TooDeepError
 __all__ = ["Codec", "Limits", "MessageParts", "OpaqueValue", "PackedMessages", "Registry", "default_codec"]
 
 
-_MANY = 32
-"""From so many values on, what the garbage collector does meanwhile takes noticeable time."""
+_PAUSE_COLLECTOR = 32
+"""From this many values on, the garbage collector would take noticeable time meanwhile."""
 
 
 _SCALARS = frozenset(
     bytes([first])
     for first in (*range(0x80), *range(0xA0, 0xC1), *range(0xC2, 0xC4), *range(0xCA, 0xD4), 0xD9, *range(0xE0, 0x100))
 )
-"""How packed numbers, short strings, None and the like start: there is nothing in them to be revived."""
+"""First bytes of packed numbers, short strings, None and the like, which contain no typed value."""
 
 _SHORT = 512
 
 
 @contextmanager
 def _collector_paused(paused: bool) -> Iterator[None]:
-    """Keep the garbage collector from looking, over and over, at values that are just being made: none is garbage."""
+    """Pause the garbage collector, which would scan the new values repeatedly: none is garbage."""
     paused = paused and gc.isenabled()
     if paused:
         gc.disable()
@@ -50,16 +50,16 @@ def _collector_paused(paused: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one value may take. How deeply it may nest is part of the format and not a setting."""
+    """Limits on one value. The maximum depth is part of the format and not a setting."""
 
     max_bytes: int = 128 << 20
 
 
 class Codec:
-    """Packs values into bytes and unpacks them, with a registry of types and limits of its own.
+    """Packs values into bytes and unpacks them, with its own registry of types and its own limits.
 
-    `may_revive` is asked whether objects of a class, named as `module:qualname`, may come back to life, on top of all
-    the rules that hold anyway. Those that may not come back inert.
+    `may_revive` restricts the classes whose instances are rebuilt, further than the codec does: it is called with
+    `module:qualname`, and values of other classes are read as `OpaqueValue`.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Codec:
         self._short = _SHORT if limits is None else min(_SHORT, limits.max_bytes)
         self.limits = Limits() if limits is None else limits
         self._may_revive = may_revive
-        self._unpackers: list[Unpacker] = []  # not in use; making one takes as long as unpacking a small value
+        self._unpackers: list[Unpacker] = []  # idle ones: creating one takes as long as unpacking a small value
 
     def pack(self, value: Any) -> bytes:
-        """The value as bytes: the same bytes for the same value, in every process.
+        """Pack a value. The same value has the same bytes in every process.
 
         Raises `UnsupportedError`, `CircularReferenceError`, `TooDeepError` or `TooLargeError`, with the path to the
         part at fault.
@@ -87,7 +87,7 @@ class Codec:
             raise self._located(value, error) from error.__cause__
 
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
-        """Each of the values as bytes of its own."""
+        """Pack each of the values on its own."""
         values = list(values)
         packer = Packer(self.registry, self.limits.max_bytes)
         try:
@@ -95,29 +95,31 @@ class Codec:
         except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
-    def pack_again(self, values: list[Any], seen: PackedMessages | None) -> tuple[list[bytes], PackedMessages | None]:
-        """The same as `pack_items`, and what makes it quicker next time.
+    def pack_cached(
+        self, values: list[Any], cached: PackedMessages | None
+    ) -> tuple[list[bytes], PackedMessages | None]:
+        """Pack each of the values, without encoding those in the cache that are unchanged.
 
-        Messages that were packed before, and are found to be the same still, are not encoded again.
+        Returns the bytes and the cache for the next time.
         """
-        now = pack_again(values, seen, self.limits.max_bytes)
-        return (self.pack_items(values), None) if now is None else (now.packed, now)
+        cached = pack_messages(values, cached, self.limits.max_bytes)
+        return (self.pack_items(values), None) if cached is None else (cached.packed, cached)
 
     def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
         if isinstance(error, RecursionError):
-            # Within the format's limits, but there is not enough of Python's stack left to get there.
-            return TooDeepError("the value nests too deeply for what is left of the stack")
+            # The value is within the limits of the format, but the caller has used up most of the stack.
+            return TooDeepError("the value is nested too deeply for the remaining stack")
         if isinstance(error, RuntimeError):
             return InvalidError("the value changed while it was being saved", hint="Save a copy, or under a lock")
         return locate(value, error, self.registry, self.limits.max_bytes)
 
     def unpack(self, data: bytes) -> Any:
-        """The value that `pack` was given: equal, and of the same types all the way down.
+        """Unpack a value, equal to the one that was packed and of the same types throughout.
 
         Raises `CorruptError`, `TooDeepError` or `TooLargeError` for bytes that `pack` did not write.
         """
         if data[:1] in _SCALARS and len(data) <= self._short:
-            with suppress(MsgspecError, UnicodeDecodeError):  # the long way says what is wrong
+            with suppress(MsgspecError, UnicodeDecodeError):  # the slow path reports the error
                 return decode(data)
         unpacker = self._unpacker()
         value = unpacker.unpack(data)
@@ -125,53 +127,52 @@ class Codec:
         return value
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
-        """Each of the packed items, unpacked."""
+        """Unpack each of the items."""
         unpacker, items = self._unpacker(), list(items)
-        with _collector_paused(len(items) > _MANY):
+        with _collector_paused(len(items) > _PAUSE_COLLECTOR):
             values = unpacker.unpack_batch(items)
-        self._unpackers.append(unpacker)  # one that failed is not used again
+        self._unpackers.append(unpacker)  # not reached after an error: its state is unknown
         return values
 
     def _unpacker(self) -> Unpacker:
-        """One that is idle, or a new one."""
         try:
             return self._unpackers.pop()
         except IndexError:
             return Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
 
-    def unpack_again(
-        self, items: list[bytes], made: MessageParts | None
+    def unpack_cached(
+        self, items: list[bytes], cached: MessageParts | None
     ) -> tuple[list[Any], MessageParts | None, PackedMessages | None]:
-        """The same as `unpack_items`, and what makes it, and then packing them again, quicker next time.
+        """Unpack each of the items into new objects, without decoding messages in the cache.
 
-        Messages that were unpacked before are not decoded again. Fresh objects are made all the same.
+        Returns the values, the cache for the next time, and a cache for `pack_cached`.
         """
-        if made is None or not items or not made.starts(items):
+        if cached is None or not items or not cached.is_prefix_of(items):
             return self.unpack_items(items), MessageParts.of(items), None
-        room = self.limits.max_bytes
-        with _collector_paused(len(items) > _MANY):
-            values, made = Unpacker(self.registry, room, self._may_revive).unpack_again(items, made)
-            seen = None if made is None else look_at_new(values.copy(), items, made.weight, room)
-        return values, made, seen
+        max_bytes = self.limits.max_bytes
+        with _collector_paused(len(items) > _PAUSE_COLLECTOR):
+            values, cached = Unpacker(self.registry, max_bytes, self._may_revive).unpack_cached(items, cached)
+            packed = None if cached is None else capture_unpacked(values.copy(), items, cached.weight, max_bytes)
+        return values, cached, packed
 
     def to_json(self, value: Any) -> Any:
-        """The value as a tree of JSON values with type marks (`{"$tuple": [1, 2]}`), from which nothing is lost."""
+        """Convert a value to JSON without loss, with type marks such as `{"$tuple": [1, 2]}`."""
         from holdfast.codec import json_codec
 
         return json_codec.to_json(self.pack(value))
 
     def from_json(self, tree: Any) -> Any:
-        """The value that `to_json` made this tree of."""
+        """Convert JSON from `to_json` back to the value."""
         from holdfast.codec import json_codec
 
         return self.unpack(json_codec.from_json(tree))
 
     def to_plain(self, value: Any) -> Any:
-        """The value as JSON for people: no type marks, and no way back."""
+        """Convert a value to JSON for people: without type marks, and not reversible."""
         from holdfast.codec import plain_json
 
         return plain_json.to_plain(self.pack(value))
 
 
 default_codec = Codec()
-"""The codec with the default registry and limits."""
+"""A codec with the default registry and limits."""

@@ -1,9 +1,8 @@
-"""Many values to bytes at once.
+"""Packing of many values at once.
 
-Proving that a value is plain takes longer than encoding it. For many values of a kind it is done together, level by
-level, with no Python code per value, by asking the garbage collector what refers to what. The same question tells, of
-messages that were packed before, that they have not changed since: what is in them are the very same strings and
-numbers, which can not change, in the same lists and dicts.
+Proving that a value is plain takes longer than encoding it. It is done for many values together, level by level, with
+no Python code per value: `gc.get_referents` returns what they contain. The same call proves that messages which were
+packed before are unchanged: they contain the identical strings and numbers in the identical lists and dicts.
 """
 
 from __future__ import annotations
@@ -26,155 +25,149 @@ NUMBERS = frozenset({int, float, bool, NoneType})
 _PLAIN = SCALARS | {list, dict}
 
 NOT_NATIVE = (OverflowError, UnicodeEncodeError)
-"""What the encoder raises for an integer over 64 bits and for a string that is not valid Unicode."""
+"""Raised by the encoder for an integer over 64 bits and for a string that is not valid Unicode."""
 
-# What shows that values must be looked at one by one: the last two if another thread put in something that was not
-# there when it was looked at, or if a message was never given all of its parts.
-_LOOK_CLOSER = (*NOT_NATIVE, TypeError, AttributeError)
+# Errors after which values are packed one by one. The last two mean that another thread changed a value meanwhile, or
+# that a message lacks some of its parts.
+_NEEDS_SLOW_PATH = (*NOT_NATIVE, TypeError, AttributeError)
 
 BATCH = 512
-"""How many values are looked at together."""
+"""How many values are packed together."""
 
-_AT_ONCE = 128
-"""Containers spread out at a time: a long one that is used many times over must be noticed early."""
+_CHUNK = 128
+"""How many containers are expanded at a time: a long one that is referenced many times must be noticed early."""
 
-_MANY = 64 * BATCH
-"""How many values a batch may hold in all before its items are weighed one by one."""
+_MAX_VALUES = 64 * BATCH
+"""How many values a batch may contain in total; beyond that its items are packed one by one."""
 
-SHAPED_MODELS: dict[type, int] = {}
-"""The numbers of shapes by their classes; only classes of shapes.py come in here."""
+MODEL_NUMBERS: dict[type, int] = {}
+"""The numbers of well-known models by class, with those of `KNOWN_CLASSES` that the packer has met."""
 
-SHAPED_COUNTS: dict[type, int] = {}
-"""How many fields their instances have."""
-
-SHAPED_FIELDS: dict[type, frozenset[str]] = {}
-"""Which fields those are."""
+MODEL_FIELDS: dict[type, frozenset[str]] = {}
 
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
 
 
-def encode_batch(values: list[Any], room: int) -> list[bytes] | None:
-    """The values as bytes that stand on their own, if all of them are plain or all are messages; else None."""
+def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
+    """Pack values, each on its own. Returns None unless all of them are plain or all are messages."""
     distinct = set(map(type, values))
     try:
-        if distinct <= SHAPED_MODELS.keys():
-            levels = _levels_of(values, room)
+        if distinct <= MODEL_NUMBERS.keys():
+            levels = _levels_of(values, max_bytes)
             lengths = _lengths(levels)
             encoded = _encode_messages(values) if levels else []
             return encoded if levels and _unchanged(levels, lengths) else None
         if distinct <= SCALARS:
             return list(map(encode, values))
         if distinct <= _PLAIN:
-            levels = _plain_levels(values, room)
+            levels = _plain_levels(values, max_bytes)
             lengths = _lengths(levels)
             encoded = list(map(encode, values)) if levels else []
             if not levels or not _unchanged(levels, lengths):
                 return None
             return list(map(msgpack.top, encoded)) if list in distinct else encoded
-    except _LOOK_CLOSER:
+    except _NEEDS_SLOW_PATH:
         pass
     return None
 
 
-def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> list[list[Any]] | None:
-    """Everything in here, level by level, if it is plain, not too deep and not too much; else None.
+def _plain_levels(level: list[Any], max_bytes: int, *, of_messages: bool = False) -> list[list[Any]] | None:
+    """Return all contained values, level by level, or None if they are not plain, too deep or too many.
 
-    Whatever there is is weighed before it is spread out or encoded. Only the fields of messages are not: they are few.
+    Containers are counted before they are expanded or encoded, except for the fields of messages, which are few.
     """
     levels = [level]
-    weigh = not of_messages
-    many = 0
+    count = not of_messages
+    left, total = max_bytes, 0
     while len(levels) <= msgpack.MAX_DEPTH - 2 * of_messages:
         if not set(map(type, level)) <= _PLAIN:
             return None
-        if weigh:
-            room -= sum(map(length_hint, level))
-            if room < 0:
+        if count:
+            left -= sum(map(length_hint, level))
+            if left < 0:
                 return None
-        at_once = _AT_ONCE if weigh else len(level)
-        weigh = True
+        chunk = _CHUNK if count else len(level)
+        count = True
         below: list[Any] = []
-        for start in range(0, len(level), at_once):
-            below += get_referents(*level[start : start + at_once])
-            if many + len(below) > _MANY:
+        for start in range(0, len(level), chunk):
+            below += get_referents(*level[start : start + chunk])
+            if total + len(below) > _MAX_VALUES:
                 return None
         if not below:
             return levels
-        many += len(below)
+        total += len(below)
         levels.append(below)
         level = below
     return None
 
 
 def _unchanged(levels: list[list[Any]], lengths: list[int]) -> bool:
-    """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
+    """Whether no other thread changed the values while they were encoded."""
     return active_count() == 1 or (_same_below(levels) and _lengths(levels) == lengths)
 
 
 def _lengths(levels: list[list[Any]] | None) -> list[int]:
-    """How much is in each thing: what is in all of them does not tell in which of them it is."""
+    """Return the length of each value: the contents of a level do not tell which container they are in."""
     if levels is None or len(levels) == 1:
-        return []  # all are empty, or nothing that something could be in
+        return []  # there are only scalars and empty containers
     return list(map(length_hint, chain.from_iterable(levels)))
 
 
 def _same_below(levels: list[list[Any]]) -> bool:
-    for level, below in zip(levels, [*levels[1:], []], strict=True):
-        now = get_referents(*level)
-        if len(now) != len(below) or not all(map(is_, now, below)):
-            return False
-    return True
+    pairs = zip(levels, [*levels[1:], []], strict=True)
+    return all(_identical(get_referents(*level), below) for level, below in pairs)
 
 
-def _same(now: list[Any], then: list[Any]) -> bool:
-    return len(now) == len(then) and all(map(is_, now, then))
+def _identical(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
 
 
-# Messages -------------------------------------------------------------------------------------------------------
+# Messages ---------------------------------------------------------------------------------------------------
 
 
 class PackedMessages(NamedTuple):
-    """Messages, all that was in them when they were packed, and their bytes."""
+    """Packed messages, with everything they contained when they were packed."""
 
     messages: list[Any]
-    kinds: list[type]
+    types: list[type]
     fields: list[dict[str, Any]]
     levels: list[list[Any]]
-    """What is in their fields, what is in that, and so on."""
+    """The values of their fields, the values in those, and so on."""
     containers: list[Any]
     lengths: list[int]
-    """The lists and dicts in there, and how long they are: what is in all of them does not tell in which it is."""
+    """The length of each container."""
     dicts: list[dict[Any, Any]]
     keys: list[Any]
-    """The dicts among them, and their keys."""
+    """The keys of all dicts."""
     packed: list[bytes]
     weight: int
-    """How many bytes those are."""
+    """The total size in bytes."""
 
-    def starts(self, values: list[Any]) -> bool:
-        """Whether values start with these messages, and what is in them is still the same."""
+    def is_prefix_of(self, values: list[Any]) -> bool:
+        """Whether values start with these messages, unchanged."""
         messages = self.messages
         if len(values) < len(messages) or not all(map(is_, values, messages)):
             return False
-        if not all(map(is_, map(type, messages), self.kinds)) or any(map(_extra_of, messages)):
+        if not all(map(is_, map(type, messages), self.types)) or any(map(_extra_of, messages)):
             return False
-        # Fields of a model have their names for good. (To rename one behind its back, in place, goes unseen.)
+        # The names of a model's fields do not change, so their number is enough. (Renaming one in `__dict__`, in place,
+        # goes unnoticed.)
         return (
             all(map(is_, map(_fields_of, messages), self.fields))
-            and list(map(len, self.fields)) == list(map(SHAPED_COUNTS.__getitem__, self.kinds))
-            and _same(get_referents(*self.fields), self.levels[0])
+            and list(map(len, self.fields)) == list(map(len, map(MODEL_FIELDS.__getitem__, self.types)))
+            and _identical(get_referents(*self.fields), self.levels[0])
             and _same_below(self.levels)
             and list(map(len, self.containers)) == self.lengths
-            and _same(list(chain.from_iterable(self.dicts)), self.keys)
+            and _identical(list(chain.from_iterable(self.dicts)), self.keys)
         )
 
-    def and_then(self, more: PackedMessages) -> PackedMessages:
-        """These messages and others after them."""
+    def extended(self, more: PackedMessages) -> PackedMessages:
+        """Return these messages followed by others."""
         deep, shallow = sorted((self.levels, more.levels), key=len, reverse=True)
         return PackedMessages(
             self.messages + more.messages,
-            self.kinds + more.kinds,
+            self.types + more.types,
             self.fields + more.fields,
             [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
             self.containers + more.containers,
@@ -186,36 +179,36 @@ class PackedMessages(NamedTuple):
         )
 
 
-def _levels_of(messages: list[Any], room: int) -> list[list[Any]] | None:
-    """What is in the fields of messages, level by level; None if they do not have just the fields of their classes."""
+def _levels_of(messages: list[Any], max_bytes: int) -> list[list[Any]] | None:
+    """Return the contents of messages, level by level, or None if one has other fields than its class declares."""
     fields = list(map(_fields_of, messages))
-    theirs = map(SHAPED_FIELDS.__getitem__, map(type, messages))
-    # By name, and not by how many: one may have been deleted, and another put in, which would be lost.
-    if any(map(ne, map(dict.keys, fields), theirs)) or any(map(_extra_of, messages)):
+    declared = map(MODEL_FIELDS.__getitem__, map(type, messages))
+    # Names, not their number: one field may have been replaced by another, which would be lost.
+    if any(map(ne, map(dict.keys, fields), declared)) or any(map(_extra_of, messages)):
         return None
-    return _plain_levels(get_referents(*fields), room, of_messages=True)
+    return _plain_levels(get_referents(*fields), max_bytes, of_messages=True)
 
 
 def _encode_messages(messages: list[Any]) -> list[bytes]:
-    numbers = map(SHAPED_MODELS.__getitem__, map(type, messages))
+    numbers = map(MODEL_NUMBERS.__getitem__, map(type, messages))
     return list(map(encode, zip(repeat(None), numbers, map(_fields_of, messages), strict=False)))
 
 
-def look_at(messages: list[Any], packed: list[bytes], room: int) -> PackedMessages | None:
-    """Messages as they are now, which must be what the packed bytes hold. None if that can not be told at a glance."""
-    kinds = list(map(type, messages))
-    if not messages or not set(kinds) <= SHAPED_MODELS.keys():
+def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedMessages | None:
+    """Record what messages contain now, for comparison with later. Returns None if they are not plain."""
+    types = list(map(type, messages))
+    if not messages or not set(types) <= MODEL_NUMBERS.keys():
         return None
-    levels = _levels_of(messages, room)
+    levels = _levels_of(messages, max_bytes)
     if not levels:
         return None
     containers: list[Any] = []
     if len(levels) > 1:  # else all of them are empty
-        containers = [each for level in levels for each in level if type(each) in (list, dict)]
-    dicts = [each for each in containers if type(each) is dict]
+        containers = [value for level in levels for value in level if type(value) in (list, dict)]
+    dicts = [container for container in containers if type(container) is dict]
     return PackedMessages(
         messages,
-        kinds,
+        types,
         list(map(_fields_of, messages)),
         levels,
         containers,
@@ -227,36 +220,36 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> PackedMessag
     )
 
 
-def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> PackedMessages | None:
-    """The same for messages that were just made of these bytes, of which less must be asked."""
+def capture_unpacked(messages: list[Any], packed: list[bytes], weight: int, max_bytes: int) -> PackedMessages | None:
+    """Record messages that were just unpacked from these bytes, which takes fewer checks."""
     fields = list(map(_fields_of, messages))
-    held = get_referents(*fields)
-    if get_referents(*held):
-        return look_at(messages, packed, room)
-    return PackedMessages(messages, list(map(type, messages)), fields, [held], [], [], [], [], packed, weight)
+    values = get_referents(*fields)
+    if get_referents(*values):
+        return capture(messages, packed, max_bytes)
+    return PackedMessages(messages, list(map(type, messages)), fields, [values], [], [], [], [], packed, weight)
 
 
-def pack_again(values: list[Any], seen: PackedMessages | None, room: int) -> PackedMessages | None:
-    """Messages packed, of which some may have been packed before; None if they can not be packed together."""
+def pack_messages(values: list[Any], cached: PackedMessages | None, max_bytes: int) -> PackedMessages | None:
+    """Pack messages, of which the first may be cached. Returns None if they cannot be packed together."""
     try:
-        if seen is not None and not seen.starts(values):
-            seen = None
-        for start in range(0 if seen is None else len(seen.messages), len(values), BATCH):
-            more = _pack_new(values[start : start + BATCH], room)
+        if cached is not None and not cached.is_prefix_of(values):
+            cached = None
+        for start in range(0 if cached is None else len(cached.messages), len(values), BATCH):
+            more = _pack_new(values[start : start + BATCH], max_bytes)
             if more is None:
                 return None
-            seen = more if seen is None else seen.and_then(more)
-    except _LOOK_CLOSER:
+            cached = more if cached is None else cached.extended(more)
+    except _NEEDS_SLOW_PATH:
         return None
-    return seen
+    return cached
 
 
-def _pack_new(values: list[Any], room: int) -> PackedMessages | None:
-    seen = look_at(values, [], room)
-    if seen is None:
+def _pack_new(values: list[Any], max_bytes: int) -> PackedMessages | None:
+    captured = capture(values, [], max_bytes)
+    if captured is None:
         return None
     packed = _encode_messages(values)
-    seen = seen._replace(packed=packed, weight=sum(map(len, packed)))
-    if max(map(len, seen.packed)) > room:
+    if max(map(len, packed)) > max_bytes:
         return None
-    return seen if active_count() == 1 or seen.starts(values) else None
+    captured = captured._replace(packed=packed, weight=sum(map(len, packed)))
+    return captured if active_count() == 1 or captured.is_prefix_of(values) else None

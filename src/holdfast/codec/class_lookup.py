@@ -1,12 +1,12 @@
-"""Which classes found in data may come back to life.
+"""The rules for which classes named in stored bytes may be revived.
 
-Stored bytes name a class as `module:qualname`. Naming it must not be enough to run anything. A class is revived
-only if that exact class is already loaded, it is plain data (a dataclass, attrs class, pydantic model,
-NamedTuple, enum or exception), and it has none of the methods through which merely existing can act. Instances
-are made by setting fields: no constructor, validator or factory of the application is called, nothing is imported.
+Stored bytes name a class as `module:qualname`, which must not be enough to run anything. A class is revived only if
+that exact class is already loaded, is plain data (a dataclass, attrs class, pydantic model, NamedTuple, enum or
+exception), and has no method that runs implicitly. Instances are built by setting fields: nothing is imported, and no
+constructor, validator or factory of the application is called.
 
-Every look at a class or module goes through the accessors of `type` and of modules themselves, so that a metaclass
-or a lazy module with hooks of its own does not get to run either.
+Classes and modules are inspected through the accessors of `type` and `ModuleType`, so that no hook of a metaclass or of
+a lazy module runs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 
 from holdfast.errors import ERRORS_BY_CODE, HoldfastError
 
-# Methods that run when an object merely exists, is read, is called or is given its fields.
-_ACTING = ("__call__", "__del__", "__getattr__", "__getattribute__", "__setattr__", "__delattr__")
+# Methods that run when an object is read, called, assigned to or deleted.
+_IMPLICIT_METHODS = ("__call__", "__del__", "__getattr__", "__getattribute__", "__setattr__", "__delattr__")
 
-# Libraries whose own versions of those methods only keep their fields in order.
+# Libraries whose versions of those methods only manage fields.
 _HARMLESS_MODULES = frozenset(
     {"pydantic.main", "pydantic.v1.main", "pydantic.dataclasses", "pydantic._internal._dataclasses", "attr._make"}
 )
 
-# Things an agent *does* something with. They may be pydantic models, and they are never mere data.
-_ACTORS = frozenset(
+# Classes that do something. They may be pydantic models, but are never plain data.
+_ACTIVE_CLASSES = frozenset(
     {
         "langchain_core.runnables.base:Runnable",
         "langchain_core.tools.base:BaseTool",
@@ -35,7 +35,7 @@ _ACTORS = frozenset(
     }
 )
 
-# How ordinary classes are made. Another metaclass could act whenever its classes are looked at.
+# Another metaclass could run code whenever its classes are inspected.
 _METACLASSES = frozenset(
     {
         "builtins:type",
@@ -49,7 +49,7 @@ _METACLASSES = frozenset(
     }
 )
 
-# Errors of this library are stored by their code, which stays when a class is renamed: `holdfast:not-found`.
+# Errors of this library are stored by their code, as in `holdfast:not-found`, so that their classes may be renamed.
 _OWN = "holdfast"
 
 _LAYOUT_BASES = ("builtins", "_collections", "_io", "_thread", "_ctypes")
@@ -64,30 +64,30 @@ _module_dict = _class_dict(ModuleType)["__dict__"].__get__
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
-    """The class's own namespace, without asking its metaclass."""
+    """Return the class's own namespace, bypassing its metaclass."""
     namespace: Mapping[str, Any] = _class_dict(cls)
     return namespace
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """The class's method resolution order, without asking its metaclass."""
+    """Return the class's method resolution order, bypassing its metaclass."""
     order: tuple[type, ...] = _mro(cls)
     return order
 
 
 def module_dict(module: ModuleType) -> dict[str, Any]:
-    """The module's namespace, without asking the module."""
+    """Return the module's namespace, bypassing the module."""
     namespace: dict[str, Any] = _module_dict(module)
     return namespace
 
 
 def is_a(value: object, cls: type) -> bool:
-    """Whether a value is of a class, by its real type: `isinstance` would ask its `__class__`."""
+    """Whether a value is an instance of a class. Unlike `isinstance`, ignores its `__class__`."""
     return any(base is cls for base in mro(type(value)))
 
 
 def lookup(cls: type, name: str) -> Any:
-    """What the class or its bases define under this name, unbound; None where nothing does."""
+    """Return the unbound attribute of the class or its bases, or None."""
     for base in mro(cls):
         namespace = class_dict(base)
         if name in namespace:
@@ -96,7 +96,7 @@ def lookup(cls: type, name: str) -> Any:
 
 
 def reference(cls: type) -> str:
-    """How a class is named in stored bytes."""
+    """Return the name of a class in stored bytes."""
     module, qualname = _module(cls), _qualname(cls)
     if type(module) is not str:  # a class may have anything there
         return f":{qualname}"
@@ -106,7 +106,7 @@ def reference(cls: type) -> str:
 
 
 def find_loaded(name: str) -> type | None:
-    """The class of this name if it is loaded already, else None. Imports nothing and runs nothing."""
+    """Return the class of this name if it is loaded, else None. Imports and runs nothing."""
     module_name, colon, qualname = name.partition(":")
     if module_name == _OWN and qualname in ERRORS_BY_CODE:
         return ERRORS_BY_CODE[qualname]
@@ -114,42 +114,42 @@ def find_loaded(name: str) -> type | None:
     if not colon or not is_a(module, ModuleType):
         return None
     namespace: Mapping[str, Any] = module_dict(module)  # type: ignore[arg-type]
-    found = namespace.get(qualname)  # a parametrised generic's name may hold dots: try it whole first
-    if found is None:
+    member = namespace.get(qualname)  # the name of a parametrised generic may contain dots: try it whole first
+    if member is None:
         for part in qualname.split("."):
-            found = namespace.get(part)
-            if not is_a(found, type):
+            member = namespace.get(part)
+            if not is_a(member, type):
                 return None
-            namespace = class_dict(found)  # type: ignore[arg-type]
-    if not is_a(found, type) or reference(found) != name:  # type: ignore[arg-type]
+            namespace = class_dict(member)  # type: ignore[arg-type]
+    if not is_a(member, type) or reference(member) != name:  # type: ignore[arg-type]
         return None
-    return found
+    return member
 
 
 def refusal(cls: type) -> str:
-    """Why instances of this class can not be revived, or "" when they can.
+    """Return the reason why instances of this class cannot be revived, or "".
 
-    The same answer guards both directions: what could not come back is not written.
+    Also used when packing: a value that could not be read back is not written.
     """
     if reference(type(cls)) not in _METACLASSES:
-        return f"its class is made by {reference(type(cls))}, which may act"
+        return f"its metaclass {reference(type(cls))} may run code"
     for base in mro(cls):
-        if reference(base) in _ACTORS:
-            return f"it is a {_name(base)}, something that acts"
-    for name in _ACTING:
+        if reference(base) in _ACTIVE_CLASSES:
+            return f"it is a {_name(base)}, which is not data"
+    for name in _IMPLICIT_METHODS:
         for base in mro(cls):
             method = class_dict(base).get(name)
             if method is not None and base is not object:
-                if not _harmless(base, name, method):
+                if not _is_harmless(base, name, method):
                     return f"it defines {name}"
                 break
     if find_loaded(reference(cls)) is not cls:
-        return "it can not be found again by its name (a class made inside a function, or renamed)"
+        return "it cannot be found by its name (it is defined in a function, or was renamed)"
     return ""
 
 
 def is_plain_object(cls: type) -> bool:
-    """Whether instances hold nothing but their fields: not so if the class also is a `dict`, a `date` or the like."""
+    """Whether instances hold only their fields: no subclass of `dict`, `date` or the like does."""
     if any(reference(base).partition(":")[0] in _LAYOUT_BASES for base in mro(cls) if base is not object):
         return False
     try:
@@ -159,21 +159,20 @@ def is_plain_object(cls: type) -> bool:
     return True
 
 
-def stray_slots(cls: type, known: Collection[str]) -> tuple[str, ...]:
-    """Slots of the class that are none of the known fields, and so would be lost if they held something."""
+def extra_slots(cls: type, fields: Collection[str]) -> tuple[str, ...]:
+    """Return the slots of the class that are not fields: their values would be lost."""
     return tuple(
         name
         for base in mro(cls)
         for name, member in class_dict(base).items()
-        if type(member) is MemberDescriptorType and name not in known
+        if type(member) is MemberDescriptorType and name not in fields
     )
 
 
-def intercepted(cls: type, names: Iterator[str] | tuple[str, ...]) -> str:
-    """A field whose assignment would run a descriptor of the class, or ""."""
+def find_descriptor(cls: type, names: Iterator[str] | tuple[str, ...]) -> str:
+    """Return the first field whose assignment would run a descriptor of the class, or ""."""
     for name in names:
-        found = lookup(cls, name)
-        kind = type(found)
+        kind = type(lookup(cls, name))
         if kind in (MemberDescriptorType, GetSetDescriptorType):
             continue
         if any("__set__" in class_dict(base) for base in mro(kind)):
@@ -181,8 +180,8 @@ def intercepted(cls: type, names: Iterator[str] | tuple[str, ...]) -> str:
     return ""
 
 
-def _harmless(owner: type, name: str, method: object) -> bool:
-    """Whether an acting method was written by a library that only guards fields with it."""
+def _is_harmless(owner: type, name: str, method: object) -> bool:
+    """Whether an implicit method comes from a library that only manages fields with it."""
     if _module(owner) in ("builtins", "enum", "typing"):
         return True
     if type(method) is FunctionType and method.__module__ in _HARMLESS_MODULES:

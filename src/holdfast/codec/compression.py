@@ -1,4 +1,4 @@
-"""Compression of stored bytes, one record at a time."""
+"""Compression of single records."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ class Compression(IntEnum):
 
 
 _SMALL = 128
-"""Below this many bytes a compressed frame gains nothing worth its time."""
+"""Fewer bytes are not worth compressing."""
 
 _WINDOW_LOG_MAX = 27
-"""A frame may ask for this much memory to be read, 128 MB, and no more."""
+"""Limits the memory that reading a frame may take to 128 MB."""
 
 
-def compress(data: bytes, how: Compression | None = None) -> tuple[Compression, bytes]:
-    """The data, compressed if it pays; or in just this way, if one is named."""
-    if how is None:
+def compress(data: bytes, method: Compression | None = None) -> tuple[Compression, bytes]:
+    """Compress data if that makes it smaller, or by the given method in any case."""
+    if method is None:
         if len(data) < _SMALL:
             return Compression.NONE, data
         body = zstd.compress(data, 3)
         return (Compression.ZSTD, body) if len(body) < len(data) else (Compression.NONE, data)
-    if how is Compression.ZSTD:
-        return how, zstd.compress(data, 3)
-    if how is Compression.GZIP:
-        import gzip  # hardly ever asked for
+    if method is Compression.ZSTD:
+        return method, zstd.compress(data, 3)
+    if method is Compression.GZIP:
+        import gzip  # rarely used
 
-        return how, gzip.compress(data, 6, mtime=0)
-    return how, data
+        return method, gzip.compress(data, 6, mtime=0)
+    return method, data
 
 
-def decompress(how: int, body: bytes, size: int, max_bytes: int, where: str = "") -> bytes:
-    """What was compressed, which must be exactly `size` bytes. Never makes more than that."""
+def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str = "") -> bytes:
+    """Decompress exactly `size` bytes, and never more."""
     if size > max_bytes:
         raise TooLargeError(
             f"a record claims to hold {size} bytes, over the limit of {max_bytes}",
             where=where,
-            hint="Raise Limits.max_bytes if you trust where it comes from",
+            hint="Raise Limits.max_bytes if you trust its source",
         )
-    if how == Compression.NONE:
+    if method == Compression.NONE:
         data, whole = body, True
-    elif how == Compression.ZSTD:
+    elif method == Compression.ZSTD:
         data, whole = _decompress_zstd(body, size)
-    elif how == Compression.GZIP:
+    elif method == Compression.GZIP:
         data, whole = _decompress_gzip(body, size)
     else:
         raise UnsupportedError(
-            f"a record is compressed in way {how}, unknown here",
+            f"a record is compressed by method {method}, which this release does not know",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
@@ -74,7 +74,7 @@ def decompress(how: int, body: bytes, size: int, max_bytes: int, where: str = ""
 def _decompress_zstd(body: bytes, size: int) -> tuple[bytes, bool]:
     stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
     try:
-        # One byte more than claimed shows a frame that holds more, without making all of it.
+        # One byte more than claimed detects a frame that holds more, without decompressing all of it.
         data = stream.decompress(body, max_length=size + 1)
     except zstd.ZstdError:
         return b"", False

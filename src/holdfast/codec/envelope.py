@@ -1,11 +1,10 @@
 """The envelope around every stored record.
 
-It says which release of the format wrote the record, how the content is compressed and protected, under which key,
-and which version of the application's schema the state has. A checksum, or the tag of an authenticated cipher, covers
-the header, the body and the *context*: where the record belongs. A record that was damaged, cut, or moved to another
-tenant, line or name does not open.
+It has the version of the format, the compression, the protection, the id of the key, and the version of the
+application's schema. A checksum, or the tag of an authenticated cipher, covers the header, the body and the *context*:
+where the record belongs. A record that was damaged, truncated, or moved to another tenant, line or name does not open.
 
-Layout, big-endian; `docs/format.md` explains it::
+Layout, big-endian; see `docs/format.md`::
 
     2  magic "HF"          1  length of the key id
     1  format version      1  length of the schema version
@@ -35,23 +34,23 @@ _CHECKSUM_SIZE = 16
 
 
 class BodyKind(IntEnum):
-    """What the body is, once opened."""
+    """The kind of content: raw bytes or a packed value."""
 
     RAW = 0
     PACKED = 1
 
 
 class Protection(IntEnum):
-    """What shows that a record is as it was written."""
+    """How a record is protected against changes."""
 
     CHECKSUM = 0
     SEALED = 1
 
 
 class RecordContext(NamedTuple):
-    """Where a record belongs. Not stored in it, yet protected with it.
+    """Where a record belongs. It is covered by the checksum, but not stored in the record.
 
-    `name` is what stays the same when a line is rewritten or moved: an id or a digest, not a place in the line.
+    `name` must stay the same when a line is rewritten or copied: an id or a digest, not a position.
     """
 
     tenant: str
@@ -60,7 +59,7 @@ class RecordContext(NamedTuple):
     name: bytes
 
     def encode(self) -> bytes:
-        """Bytes that no two different contexts share."""
+        """Encode the context. Different contexts have different bytes."""
         how = "utf-8", "surrogatepass"
         return encode((self.tenant.encode(*how), self.line.encode(*how), self.kind.encode(*how), self.name))
 
@@ -74,11 +73,11 @@ class Sealer(Protocol):
 
     @property
     def key_id(self) -> bytes:
-        """Names the key in the envelope; not secret, at most 255 bytes, not empty."""
+        """The key's name in the envelope: not secret, 1 to 255 bytes."""
         ...
 
     def seal(self, content: bytes, associated: bytes) -> bytes:
-        """Encrypt. A nonce that opening needs is the sealer's to add."""
+        """Encrypt. The result includes the nonce, if there is one."""
         ...
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
@@ -87,7 +86,7 @@ class Sealer(Protocol):
 
 
 class OpenedRecord(NamedTuple):
-    """An opened record."""
+    """The content of a record, and what its header says about it."""
 
     content: bytes
     codec: BodyKind
@@ -104,18 +103,18 @@ def wrap(
     compression: Compression | None = None,
     sealer: Sealer | None = None,
 ) -> bytes:
-    """The content in an envelope, compressed if it pays, and sealed if there is a key."""
+    """Put content into an envelope: compressed if that makes it smaller, sealed if there is a sealer."""
     if len(content) >= 1 << 32:
-        raise TooLargeError(
-            f"a record holds at most 4 GB, and this one {len(content)} bytes", hint="Split it into pieces"
-        )
+        raise TooLargeError(f"a record of {len(content)} bytes is over the limit of 4 GB", hint="Split it")
     key_id = b"" if sealer is None else sealer.key_id
     schema_bytes = schema.encode()
     if len(key_id) > 255 or len(schema_bytes) > 255 or (sealer is not None and not key_id):
-        raise InvalidError("a key id and a schema version have at most 255 bytes, and a key id at least one")
-    how, body = compress(content, compression)
+        raise InvalidError("a key id must have 1 to 255 bytes, and a schema version at most 255")
+    method, body = compress(content, compression)
     protection = Protection.CHECKSUM if sealer is None else Protection.SEALED
-    header = _HEADER.pack(_MAGIC, FORMAT_VERSION, codec, how, protection, len(key_id), len(schema_bytes), len(content))
+    header = _HEADER.pack(
+        _MAGIC, FORMAT_VERSION, codec, method, protection, len(key_id), len(schema_bytes), len(content)
+    )
     header += key_id + schema_bytes
     associated = header + context.encode()
     if sealer is not None:
@@ -126,14 +125,14 @@ def wrap(
 def unwrap(
     record: bytes, context: RecordContext, *, keys: Mapping[bytes, Sealer] | None = None, max_bytes: int = 128 << 20
 ) -> OpenedRecord:
-    """The content of an envelope, if it is whole, unaltered and where it belongs."""
+    """Open an envelope. Raises `CorruptError` if it is damaged or does not belong to this context."""
     where = str(context)
     try:
-        magic, version, codec, how, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
+        magic, version, codec, method, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
     except struct.error:
         raise CorruptError("a record is shorter than its header", where=where, hint=_HINT) from None
     if magic != _MAGIC:
-        raise CorruptError("a record does not start with Holdfast's mark", where=where, hint=_HINT)
+        raise CorruptError("a record does not start with Holdfast's magic bytes", where=where, hint=_HINT)
     if version != FORMAT_VERSION:
         raise UnsupportedError(
             f"a record has format version {version}, and this release reads version {FORMAT_VERSION}",
@@ -147,19 +146,19 @@ def unwrap(
     if protection == Protection.CHECKSUM:
         checksum, body = body[:_CHECKSUM_SIZE], body[_CHECKSUM_SIZE:]
         if len(header) != start or checksum != _checksum(associated, body):
-            raise CorruptError("a record is not what was written: its checksum differs", where=where, hint=_HINT)
+            raise CorruptError("a record was damaged: its checksum differs", where=where, hint=_HINT)
     elif protection == Protection.SEALED:
         body = _unseal(key_id, body, associated, keys or {}, where)
     else:
         raise UnsupportedError(
-            f"a record is protected in way {protection}, unknown here",
+            f"a record is protected by method {protection}, which this release does not know",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    content = decompress(how, body, size, max_bytes, where)
+    content = decompress(method, body, size, max_bytes, where)
     if codec not in BodyKind.__members__.values():
         raise UnsupportedError(
-            f"a record's content is of kind {codec}, unknown here",
+            f"a record's content is of kind {codec}, which this release does not know",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
@@ -173,13 +172,13 @@ def _unseal(key_id: bytes, body: bytes, associated: bytes, keys: Mapping[bytes, 
     sealer = keys.get(key_id)
     if sealer is None:
         raise DeniedError(
-            f"a record is sealed under key {key_id.hex()}, which is not at hand",
+            f"a record is sealed with key {key_id.hex()}, which this store does not have",
             where=where,
-            hint="Give the store the key, if it still exists; what was erased by destroying its key stays erased",
+            hint="Open the store with that key; if the key was destroyed, the data is erased",
         )
     return sealer.unseal(body, associated)
 
 
 def _checksum(associated: bytes, body: bytes) -> bytes:
-    # The length keeps bytes from moving between the two parts.
+    # The length prevents bytes from moving between the two parts.
     return hashlib.sha256(len(associated).to_bytes(4, "big") + associated + body).digest()[:_CHECKSUM_SIZE]

@@ -1,10 +1,9 @@
-"""Packed bytes as JSON, and back to the same bytes.
+"""Conversion of packed bytes to JSON, and back to the same bytes.
 
-The JSON is made from the bytes and not from live objects, so a program without the application's classes can show
-and edit everything. What JSON has a form for is written as it is. Everything else is a *mark*: an object whose only
-key starts with "$", such as `{"$tuple": [1, 2]}`. A dict of the user's that looks like a mark stands inside
-`{"$object": …}`. A typed value that this release does not know, or whose payload is not what its type holds, is
-`{"$ext": [tag, base64]}`.
+The JSON is built from the bytes, not from objects, so that a program without the application's classes can show and
+edit everything. A value that JSON cannot represent is a *mark*: an object whose only key starts with "$", such as
+`{"$tuple": [1, 2]}`. A user's dict that looks like a mark is wrapped in `{"$object": …}`. A typed value that this
+release does not know, or whose payload is invalid, is `{"$ext": [tag, base64]}`.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec.msgpack import Ext
 
 from holdfast.codec import msgpack
+from holdfast.codec.bulk_packing import SCALARS, encode
 from holdfast.codec.json_types import (
     FORMS,
     MARKS,
-    SCALARS,
+    InvalidForm,
     JsonForm,
-    Unfit,
     canonical,
-    encode,
     encode_pairs,
     escape,
     from_base64,
     mark_of,
+    pairs_to_json,
     parse,
-    show_pairs,
-    show_shaped,
+    shaped_to_json,
     to_base64,
 )
 from holdfast.codec.tags import Tag
@@ -43,14 +41,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _READABLE_DEPTH = 100
-"""Typed values deeper than this in the JSON are left as `$ext`: those who read JSON have limits of their own."""
+"""Typed values nested deeper than this are written as `$ext`: readers of JSON have depth limits, too."""
 
 _MAX_DEPTH = 320
-"""How deep a tree is read: what is written for a payload of full depth just above `_READABLE_DEPTH`, and some."""
+"""How deeply a tree may nest: enough for a payload of full depth at `_READABLE_DEPTH`."""
 
 
-def guarded(convert: Callable[P, R]) -> Callable[P, R]:
-    """The same function, raising `TooDeepError` where the caller has left it too little of the stack."""
+def limit_recursion(convert: Callable[P, R]) -> Callable[P, R]:
+    """Make a recursive function raise `TooDeepError` instead of `RecursionError`."""
 
     @functools.wraps(convert)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -58,50 +56,50 @@ def guarded(convert: Callable[P, R]) -> Callable[P, R]:
             return convert(*args, **kwargs)
         except RecursionError:
             raise TooDeepError(
-                "the value nests too deeply to be converted here", hint="Call from fewer functions"
+                "the value is nested too deeply for the remaining stack", hint="Call with fewer functions on the stack"
             ) from None
 
     return run
 
 
-@guarded
+@limit_recursion
 def to_json(packed: bytes) -> Any:
-    """Packed bytes as a tree of JSON values, from which `from_json` makes exactly the same bytes.
+    """Convert packed bytes to JSON, which `from_json` converts back to exactly the same bytes.
 
     Raises `CorruptError` or `TooDeepError` for bytes that `Codec.pack` did not write.
     """
     data = msgpack.inner(packed)
     value = parse(data)
     if msgpack.top(data) != packed:
-        raise CorruptError("packed bytes are not in the one form that Holdfast writes")
-    return _show(value, 0)
+        raise CorruptError("packed bytes are not in canonical form")
+    return _to_json(value, 0)
 
 
-@guarded
+@limit_recursion
 def from_json(tree: Any) -> bytes:
-    """The packed bytes that a tree of JSON values stands for.
+    """Convert JSON to packed bytes.
 
-    Raises `InvalidError`, `TooDeepError` or `CircularReferenceError` with the path to the part at fault. What is not
-    checked is whether a class of the application takes such fields: that is known only where the class is.
+    Raises `InvalidError`, `TooDeepError` or `CircularReferenceError` with the path to the part at fault. Does not check
+    whether a class of the application accepts such fields.
     """
     reader = JsonReader()
     return msgpack.top(reader.encode(reader.value(tree)))
 
 
 def is_mark(tree: dict[Any, Any]) -> bool:
-    """Whether an object is a mark, or a dict that would be taken for one."""
+    """Whether an object is a mark, or looks like one."""
     if len(tree) != 1:
         return False
     (key,) = tree
     return type(key) is str and key.startswith("$")
 
 
-# To JSON ------------------------------------------------------------------------------------------------------
+# To JSON ----------------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset({str, int, bool, NoneType})
 
 
-def _show(raw: Any, depth: int) -> Any:
+def _to_json(raw: Any, depth: int) -> Any:
     kind = type(raw)
     if kind in _PLAIN:
         return raw
@@ -110,33 +108,33 @@ def _show(raw: Any, depth: int) -> Any:
     if kind is bytes:
         return {"$bytes": to_base64(raw)}
     if kind is list:
-        return [_show(item, depth + 1) for item in raw]
+        return [_to_json(item, depth + 1) for item in raw]
     if kind is dict:
-        return _show_dict(raw, depth)
+        return _dict_to_json(raw, depth)
     if kind is Ext and raw.code >= 0:
-        return _show_typed(raw.code, raw.data, depth)
-    raise CorruptError("packed bytes hold a typed value that no release writes")
+        return _typed_to_json(raw.code, raw.data, depth)
+    raise CorruptError("packed bytes contain a typed value that Holdfast never writes")
 
 
-def _show_dict(raw: dict[Any, Any], depth: int) -> dict[str, Any]:
+def _dict_to_json(raw: dict[Any, Any], depth: int) -> dict[str, Any]:
     if all(type(key) is str for key in raw):
-        shown = {key: _show(item, depth + 1) for key, item in raw.items()}
-        return {"$object": shown} if is_mark(shown) else shown
+        tree = {key: _to_json(item, depth + 1) for key, item in raw.items()}
+        return {"$object": tree} if is_mark(tree) else tree
     if not SCALARS.issuperset(map(type, raw)):
-        raise CorruptError("packed bytes hold a dict with a key that no release writes")
-    return {"$dict": show_pairs(_show, raw.items(), depth + 1)}
+        raise CorruptError("packed bytes contain a dict with a key that Holdfast never writes")
+    return {"$dict": pairs_to_json(_to_json, raw.items(), depth + 1)}
 
 
-def _show_typed(tag: int, payload: bytes, depth: int) -> dict[str, Any]:
+def _typed_to_json(tag: int, payload: bytes, depth: int) -> dict[str, Any]:
     form = FORMS.get(tag)
     if form is not None and depth < _READABLE_DEPTH:
         try:
             if canonical(tag, payload) != msgpack.ext(tag, payload):
-                raise Unfit
+                raise InvalidForm
             if tag == Tag.SHAPED:
-                return show_shaped(_show, payload, depth + 1)
-            return {mark_of(tag): form.show(_show, payload, depth + 1)}
-        except (Unfit, HoldfastError):
+                return shaped_to_json(_to_json, payload, depth + 1)
+            return {mark_of(tag): form.to_json(_to_json, payload, depth + 1)}
+        except (InvalidForm, HoldfastError):
             pass
     return {"$ext": [tag, to_base64(payload)]}
 
@@ -150,45 +148,44 @@ def _float_text(value: float) -> str:
     return bits.hex() if math.isnan(value) and bits != _NAN else str(value)
 
 
-# From JSON ----------------------------------------------------------------------------------------------------
+# From JSON --------------------------------------------------------------------------------------------------
 
 
 class JsonReader:
-    """One reading: where in the tree it is, and inside of how many typed values."""
+    """Converts one tree of JSON: tracks the path, and how deeply typed values are nested."""
 
     def __init__(self) -> None:
         self._path: list[str] = []
         self._open: set[int] = set()
         self._nesting = 0
 
-    def bad(self, what: str, *, hint: str = "", error: type[HoldfastError] = InvalidError) -> HoldfastError:
-        """An error about the place where the reading is."""
+    def error(self, what: str, *, hint: str = "", kind: type[HoldfastError] = InvalidError) -> HoldfastError:
+        """Make an error with the current path."""
         where = "".join(self._path).removeprefix(".") or "the value itself"
-        return error(what, where=where if len(where) <= 300 else f"{where[:200]} … {where[-80:]}", hint=hint)
+        return kind(what, where=where if len(where) <= 300 else f"{where[:200]} … {where[-80:]}", hint=hint)
 
     def encode(self, raw: Any) -> bytes:
-        """A payload, or the value as a whole, as packed bytes."""
-        return self.checked(encode(raw))
+        """Encode a payload or a whole value."""
+        return self.check_depth(encode(raw))
 
-    def checked(self, data: bytes) -> bytes:
-        """The same packed bytes, if they are no deeper than packed bytes may be."""
+    def check_depth(self, data: bytes) -> bytes:
+        """Return packed bytes unless they are nested too deeply."""
         try:
             msgpack.check_depth(data)
         except TooDeepError:
-            raise self.bad(
-                f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep", error=TooDeepError
+            raise self.error(
+                f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep", kind=TooDeepError
             ) from None
         return data
 
-    def value(self, tree: Any, place: str = "") -> Any:
-        """The tree as something to encode: plain values and `Ext`. `place` is where it stands in what is being read.
+    def value(self, tree: Any, segment: str = "") -> Any:
+        """Convert a tree to plain values and `Ext`. `segment` is its path in the tree around it.
 
-        It comes back to itself through as few calls as possible, so without comprehensions: how deep it can read
-        depends on that.
+        It recurses through as few calls as possible, so without comprehensions: that limits how deeply it can read.
         """
-        self._path.append(place)
+        self._path.append(segment)
         if len(self._path) > _MAX_DEPTH:
-            raise self.bad(f"the JSON is nested more than {_MAX_DEPTH} deep", error=TooDeepError)
+            raise self.error(f"the JSON is nested more than {_MAX_DEPTH} deep", kind=TooDeepError)
         kind = type(tree)
         if kind is str:
             raw = self._text(tree)
@@ -201,14 +198,14 @@ class JsonReader:
         elif kind is dict:
             raw = self._mark(*next(iter(tree.items()))) if is_mark(tree) else self.mapping(tree)
         else:
-            raise self.bad(f"{kind.__name__} is no type of JSON")
+            raise self.error(f"{kind.__name__} is not a JSON type")
         self._path.pop()
         return raw
 
     def items(self, tree: Any) -> list[Any]:
-        """The values of a JSON list."""
+        """Convert the items of a list."""
         if type(tree) is not list:
-            raise Unfit
+            raise InvalidForm
         self._enter(tree)
         raw = []
         for i, item in enumerate(tree):
@@ -217,57 +214,57 @@ class JsonReader:
         return raw
 
     def mapping(self, tree: Any) -> Any:
-        """The dict that an object or a list of pairs stands for: plain if its keys all are."""
+        """Convert an object or a list of pairs to a dict, or to an `Ext` if a key is not a scalar."""
         keys = self.keys(tree)
         if not all(type(key) in SCALARS for _, key, _ in keys):
             return self.typed(Tag.DICT, lambda r, _: encode_pairs(r, r.pairs(tree, keys)), tree)
         raw = dict(self.pairs(tree, keys))
         if len(raw) != len(keys):
-            raise Unfit
+            raise InvalidForm
         return raw
 
     def keys(self, tree: Any) -> list[tuple[str, Any, Any]]:
-        """For each entry of an object or a list of pairs: its place, its key, and its value, which is not yet read."""
+        """Return path segment, converted key and unconverted value for each entry of an object or a list of pairs."""
         keys: list[tuple[str, Any, Any]] = []
         if type(tree) is dict:
             for key, item in tree.items():
                 if type(key) is not str:
-                    raise self.bad(f"the key {key!r} of an object is not a string")
+                    raise self.error(f"the key {key!r} of an object is not a string")
                 keys.append((f".{key}" if key.isidentifier() else f"[{key!r}]", self._text(key), item))
             return keys
         if type(tree) is not list:
-            raise Unfit
+            raise InvalidForm
         for i, pair in enumerate(tree):
             if type(pair) is not list or len(pair) != 2:
-                raise Unfit
+                raise InvalidForm
             keys.append((f"[{i}][1]", self.value(pair[0], f"[{i}][0]"), pair[1]))
         return keys
 
     def pairs(self, tree: Any, keys: list[tuple[str, Any, Any]]) -> list[tuple[Any, Any]]:
-        """The keys with their values."""
+        """Convert the values that `keys` returned."""
         self._enter(tree)
         pairs = []
-        for place, key, item in keys:
-            pairs.append((key, self.value(item, place)))
+        for segment, key, item in keys:
+            pairs.append((key, self.value(item, segment)))
         self._open.remove(id(tree))
         return pairs
 
     def typed(self, tag: int, read: Callable[[JsonReader, Any], bytes], tree: Any) -> Any:
-        """A value with a tag, and the payload that `read` makes."""
+        """Convert a typed value, whose payload `read` returns."""
         if self._nesting >= msgpack.MAX_NESTING:
-            raise self.bad(f"typed values are nested more than {msgpack.MAX_NESTING} deep", error=TooDeepError)
+            raise self.error(f"typed values are nested more than {msgpack.MAX_NESTING} deep", kind=TooDeepError)
         self._nesting += 1
         payload = read(self, tree)
         self._nesting -= 1
         try:
             return parse(canonical(tag, payload, self._nesting))
         except TooDeepError as error:
-            raise self.bad(error.what, error=TooDeepError) from None
+            raise self.error(error.what, kind=TooDeepError) from None
 
     def _mark(self, mark: str, tree: Any) -> Any:
         if mark not in _READERS:
-            raise self.bad(
-                f"{mark} is no mark that this release knows",
+            raise self.error(
+                f"{mark} is not a mark that this release knows",
                 hint='A dict whose only key starts with "$" is written as {"$object": {…}}',
             )
         read, expects = _READERS[mark]
@@ -276,8 +273,8 @@ class JsonReader:
             raw = read(self, tree)
         except HoldfastError:
             raise
-        except (Unfit, ValueError, TypeError, ArithmeticError, LookupError):
-            raise self.bad(f"{mark} takes {expects}") from None
+        except (InvalidForm, ValueError, TypeError, ArithmeticError, LookupError):
+            raise self.error(f"{mark} takes {expects}") from None
         self._path.pop()
         return raw
 
@@ -290,7 +287,7 @@ class JsonReader:
 
     def _enter(self, tree: Any) -> None:
         if id(tree) in self._open:
-            raise self.bad("a value contains itself", error=CircularReferenceError)
+            raise self.error("a value contains itself", kind=CircularReferenceError)
         self._open.add(id(tree))
 
 
@@ -299,20 +296,20 @@ def _read_float(_: JsonReader, tree: Any) -> float:
         return float(tree)
     bits = _NAN if tree == "nan" else bytes.fromhex(tree)
     if len(bits) != 8:
-        raise Unfit
+        raise InvalidForm
     return float(_DOUBLE.unpack(bits)[0])
 
 
 def _read_object(r: JsonReader, tree: Any) -> Any:
     if type(tree) is not dict:
-        raise Unfit
+        raise InvalidForm
     return r.mapping(tree)
 
 
 def _read_ext(_: JsonReader, tree: Any) -> Ext:
     tag, text = tree
     if type(tag) is not int or not 0 <= tag <= 127:
-        raise Unfit
+        raise InvalidForm
     return Ext(tag, from_base64(text))
 
 
@@ -328,4 +325,4 @@ _READERS: dict[str, tuple[Callable[[JsonReader, Any], Any], str]] = {
     "$bytes": (lambda _, tree: from_base64(tree), "base64 text"),
     "$ext": (_read_ext, "[a tag from 0 to 127, base64 text]"),
 }
-"""What reads each mark, and what it takes."""
+"""For each mark the function that reads it, and a description of what it takes."""

@@ -1,8 +1,7 @@
-"""Unpacking messages again that were unpacked a moment ago.
+"""A cache of decoded messages.
 
-An agent's messages are read at every turn, and all but the last few are the ones that were read before. Of those a
-private copy is kept, never given to anybody, from which new ones are made: fresh objects, which share with it only
-what nobody can change, their texts.
+An agent reads its messages at every turn, and all but the last few were read before. The cache has a private copy of
+their fields, from which new messages are built that share only immutable values with it.
 """
 
 from __future__ import annotations
@@ -16,57 +15,57 @@ from holdfast.codec.object_plans import PydanticPlan
 
 
 class MessageParts(NamedTuple):
-    """Messages by their packed bytes, taken apart: how each is made, its fields, and which of those can be changed."""
+    """Decoded messages: their packed bytes, plans, fields, and the names of the mutable ones."""
 
     packed: list[bytes]
     plans: list[PydanticPlan]
     fields: list[dict[str, Any]]
-    changeable: list[tuple[str, ...]]
+    mutable: list[tuple[str, ...]]
     weight: int
-    """How many bytes are packed."""
+    """The total size of the packed bytes."""
 
     @classmethod
     def of(cls, packed: list[bytes]) -> MessageParts:
-        """Packed messages that were not taken apart yet: most are read once only."""
+        """Make an entry for messages that are not decoded yet: most are read only once."""
         return cls(packed, [], [], [], sum(map(len, packed)))
 
-    def starts(self, packed: list[bytes]) -> bool:
+    def is_prefix_of(self, packed: list[bytes]) -> bool:
         """Whether packed messages start with these."""
         return len(packed) >= len(self.packed) and all(map(eq, packed, self.packed))
 
-    def and_then(self, more: MessageParts) -> MessageParts:
-        """These and others after them."""
+    def extended(self, more: MessageParts) -> MessageParts:
+        """Return these messages followed by others."""
         if not self.fields:
             return more
         return MessageParts(
             self.packed + more.packed,
             self.plans + more.plans,
             self.fields + more.fields,
-            self.changeable + more.changeable,
+            self.mutable + more.mutable,
             self.weight + more.weight,
         )
 
-    def fresh(self) -> list[Any]:
-        """The messages, anew."""
+    def build(self) -> list[Any]:
+        """Build new messages."""
         fields = list(map(dict.copy, self.fields))
-        for own, names in zip(fields, self.changeable, strict=True):
+        for own, names in zip(fields, self.mutable, strict=True):
             for name in names:
                 value = own[name]
                 own[name] = _copy(value) if value else value.copy()
-        return PydanticPlan.make_many(self.plans, fields)
+        return PydanticPlan.build_many(self.plans, fields)
 
 
-def take_apart(
+def cache_messages(
     packed: list[bytes], plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]
 ) -> MessageParts | None:
-    """Messages to make others of; None if they hold anything but lists, dicts and what nobody can change."""
-    changeable = []
+    """Make an entry of decoded messages. Returns None if they contain more than lists, dicts and immutable scalars."""
+    mutable = []
     for own in fields:
         names = tuple(name for name, value in own.items() if type(value) not in SCALARS)
         if not all(_is_plain(own[name]) for name in names):
             return None
-        changeable.append(names)
-    return MessageParts(packed, list(plans), list(fields), changeable, sum(map(len, packed)))
+        mutable.append(names)
+    return MessageParts(packed, list(plans), list(fields), mutable, sum(map(len, packed)))
 
 
 def _is_plain(value: Any) -> bool:
@@ -79,5 +78,5 @@ def _is_plain(value: Any) -> bool:
 def _copy(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
-        return {key: _copy(each) for key, each in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     return list(map(_copy, value)) if kind is list else value

@@ -1,8 +1,7 @@
-"""The msgpack framing that the codec and the model share.
+"""Operations on msgpack bytes without decoding them.
 
-`msgspec` turns plain values into bytes and back. What it does not offer is looking at packed bytes without
-decoding them: cutting a packed list into its packed items, gluing items together again, and telling how
-deeply a document is nested *before* a recursive decoder meets it. Those live here.
+`msgspec` encodes and decodes plain values. This module splits a packed list or dict into its packed items, joins items
+again, and checks how deeply bytes are nested *before* a recursive decoder reads them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, TooDeepError
 
 MAX_DEPTH = 48
-"""How deeply lists and dicts may nest inside one value, or one typed value's payload.
+"""How deeply lists and dicts may nest in one value, or in one typed value's payload.
 
-Decoders recurse on the C stack, some hundred bytes a level, and not every Python guards that stack in every thread.
-With `MAX_NESTING` typed values inside each other the deepest legal document needs less than half a megabyte of it.
+Decoders recurse on the C stack, some hundred bytes a level, which not every Python protects in every thread. With
+`MAX_NESTING` nested typed values, the deepest valid document takes less than half a megabyte of it.
 """
 
 MAX_NESTING = 24
-"""How many typed values (tuples, dataclasses, messages …) may stand inside each other."""
+"""How deeply typed values (tuples, dataclasses, messages …) may nest."""
 
 _SHAPED = Tag.SHAPED
 _U16 = struct.Struct(">H")
@@ -32,7 +31,7 @@ _INTEGER = msgspec.msgpack.Decoder(int)
 
 _NOT_CONTAINERS = bytes(b for b in range(256) if not (0x80 <= b <= 0x9F or 0xDC <= b <= 0xDF))
 
-# Length of a scalar by its first byte, where the first byte alone tells it.
+# Length of a scalar by its first byte, where that is enough.
 _FIXED: dict[int, int] = (
     dict.fromkeys(range(0x80), 1)
     | dict.fromkeys(range(0xE0, 0x100), 1)
@@ -51,7 +50,7 @@ _SIZED: dict[int, tuple[int, int]] = {
 
 
 def array_header(count: int) -> bytes:
-    """The bytes before `count` packed items."""
+    """Return the header of a list of `count` items."""
     if count < 16:
         return bytes((0x90 | count,))
     if count < 1 << 16:
@@ -60,7 +59,7 @@ def array_header(count: int) -> bytes:
 
 
 def map_header(count: int) -> bytes:
-    """The bytes before `count` pairs of packed key and packed value."""
+    """Return the header of a dict of `count` pairs."""
     if count < 16:
         return bytes((0x80 | count,))
     if count < 1 << 16:
@@ -69,7 +68,7 @@ def map_header(count: int) -> bytes:
 
 
 def ext(tag: int, payload: bytes) -> bytes:
-    """A typed value: tag and payload, framed. The same choice of header as the encoder makes."""
+    """Pack a typed value, with the header that the encoder would choose."""
     size = len(payload)
     if size < 1 << 8:
         fixed = _FIXEXT.get(size)
@@ -83,7 +82,7 @@ _FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 
 def text(content: bytes) -> bytes:
-    """The packed string with this UTF-8 content."""
+    """Pack a string given as UTF-8."""
     size = len(content)
     if size < 32:
         return bytes((0xA0 | size,)) + content
@@ -93,7 +92,7 @@ def text(content: bytes) -> bytes:
 
 
 def binary(content: bytes) -> bytes:
-    """The packed `bytes` with this content."""
+    """Pack `bytes`."""
     size = len(content)
     if size < 1 << 8:
         return bytes((0xC4, size)) + content
@@ -101,12 +100,12 @@ def binary(content: bytes) -> bytes:
 
 
 def join_array(items: Sequence[bytes]) -> bytes:
-    """The packed list of these packed items."""
+    """Join packed items into a packed list."""
     return array_header(len(items)) + b"".join(items)
 
 
 def join_map(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The packed dict of these packed keys and values, in this order."""
+    """Join packed keys and values into a packed dict, in this order."""
     return map_header(len(pairs)) + b"".join(part for pair in pairs for part in pair)
 
 
@@ -117,28 +116,28 @@ def is_array(data: bytes) -> bool:
 
 
 SHAPED_MARK = b"\x93\xc0"
-"""How a value of a well-known class starts when it stands on its own: a list of three, None first."""
+"""The start of a value of a well-known class that is packed on its own: a list of three, None first."""
 
 ESCAPE = b"\xc1"
-"""What a user's own list of three with None first is marked with. msgpack never uses this byte."""
+"""Marks a user's list that starts like `SHAPED_MARK`. msgpack never uses this byte."""
 
 
 def top(data: bytes) -> bytes:
-    """Packed bytes from inside others, as they stand on their own.
+    """Convert bytes that are part of a value to the form of a value on its own.
 
-    The most frequent values, messages, are written without an ext header around them when they stand alone, which
-    spares copying them. This and `inner` are the only places that know.
+    Messages, the most frequent values, have no ext header when they are packed on their own, which avoids copying them.
+    Only this function and `inner` know about that.
     """
     if data.startswith(SHAPED_MARK):
         return ESCAPE + data
-    found = split_ext(data)
-    if found is not None and found[0] == _SHAPED and found[1].startswith(SHAPED_MARK):
-        return found[1]
+    typed = split_ext(data)
+    if typed is not None and typed[0] == _SHAPED and typed[1].startswith(SHAPED_MARK):
+        return typed[1]
     return data
 
 
 def inner(data: bytes) -> bytes:
-    """Packed bytes that stand on their own, as they stand inside others."""
+    """Convert bytes of a value on its own to the form of a part of another."""
     if data.startswith(SHAPED_MARK):
         return ext(_SHAPED, data)
     return data[1:] if data.startswith(ESCAPE) else data
@@ -170,24 +169,24 @@ def integer(data: bytes) -> int | None:
 
 
 def content(data: bytes) -> bytes:
-    """What a packed string (as UTF-8) or packed bytes hold."""
+    """Return the content of a packed string, as UTF-8, or of packed `bytes`."""
     first = data[0]
     return data[1:] if 0xA0 <= first <= 0xBF else data[1 + _SIZED[first][0] :]
 
 
 def split_array(data: bytes) -> list[bytes]:
-    """A packed list, cut into its packed items."""
-    return _cut(data, is_array(data))
+    """Split a packed list into its packed items."""
+    return _split(data, is_array(data))
 
 
 def split_map(data: bytes) -> list[tuple[bytes, bytes]]:
-    """A packed dict, cut into its packed keys and values."""
-    parts = _cut(data, is_map(data))
+    """Split a packed dict into its packed keys and values."""
+    parts = _split(data, is_map(data))
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def split_ext(data: bytes) -> tuple[int, bytes] | None:
-    """Tag and payload of a typed value, or None when the bytes hold something else."""
+    """Return tag and payload of a typed value, or None if the bytes hold something else."""
     first = data[0]
     if 0xD4 <= first <= 0xD8:
         return data[1], data[2:]
@@ -198,10 +197,10 @@ def split_ext(data: bytes) -> tuple[int, bytes] | None:
 
 
 def check_depth(data: bytes) -> None:
-    """Refuse a document that nests deeper than `MAX_DEPTH`, before a recursive decoder sees it.
+    """Refuse bytes that nest deeper than `MAX_DEPTH`, before a recursive decoder reads them.
 
-    The count of bytes that could open a container bounds the depth from above and runs at C speed; nearly
-    every document passes there. Only the rest are walked.
+    The number of bytes that could start a container is an upper bound of the depth, and quick to count. Nearly all
+    documents pass that test; only the others are walked.
     """
     if len(data) > MAX_DEPTH and len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
         _walk_depth(data)
@@ -230,7 +229,7 @@ def _walk_depth(data: bytes) -> None:
 
 
 def _next(data: bytes, at: int) -> tuple[int, int]:
-    """Step over a scalar, a typed value or a container's header: where it ends, how many values it opens."""
+    """Skip a scalar, a typed value or a container's header. Returns its end, and how many values it contains."""
     if at >= len(data):
         raise CorruptError("packed bytes end in the middle of a value")
     first = data[at]
@@ -243,7 +242,7 @@ def _next(data: bytes, at: int) -> tuple[int, int]:
         return at + 1, first & 0x0F
     sized = _SIZED.get(first)
     if sized is None:
-        raise CorruptError(f"byte 0x{first:02x} starts no value")
+        raise CorruptError(f"byte 0x{first:02x} does not start a value")
     width, besides = sized
     length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
     if first < 0xDC:
@@ -251,10 +250,9 @@ def _next(data: bytes, at: int) -> tuple[int, int]:
     return at + width + besides, length if first <= 0xDD else 2 * length
 
 
-def _cut(data: bytes, opens: bool) -> list[bytes]:
-    """The values inside the container that `data` is; they must end where the data ends."""
+def _split(data: bytes, is_container: bool) -> list[bytes]:
     at, count = _next(data, 0)
-    if not opens or count > len(data):
+    if not is_container or count > len(data):
         raise CorruptError("a packed list or dict claims more items than it has bytes")
     parts: list[bytes] = []
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""numpy's arrays, scalars and dtypes.
+"""Handlers for numpy's arrays, scalars and dtypes.
 
-Numbers are kept as the bytes they are in memory, under a description of their dtype that is checked piece by piece
-before numpy sees it. Objects never come from raw bytes: an array of objects is packed item by item.
+Numbers are stored as their bytes in memory, with a description of their dtype that is validated before numpy reads it.
+Objects never come from raw bytes: an array of objects is packed item by item.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from holdfast.errors import CorruptError, UnsupportedError
 
 Array = npt.NDArray[Any]
 Spec = str | list[Any]
-"""A dtype in plain values: numpy's own short form, or a list for one with fields or of fixed shape."""
+"""A dtype as plain values: numpy's short form, or a list if it has fields or a shape."""
 
-# i, I, q and Q are C's types where they are not the same type as int32 … uint64 on the machine at hand.
+# i, I, q and Q are C types that may differ from int32 … uint64, depending on the machine.
 _SIMPLE = re.compile(
     r"""[|]b1 | [|][iu]1 | [<>][iu][248] | [<>][iIqQ] | [<>]f[248] | [<>]c(8|16)
     | [<>][mM]8(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?
@@ -40,10 +40,10 @@ _SUBARRAY = "subarray"
 
 
 def describe(dtype: np.dtype[Any]) -> Spec:
-    """The description that `revive_dtype` makes the same dtype from."""
+    """Describe a dtype so that `revive_dtype` can rebuild it."""
     if dtype.metadata:
         raise UnsupportedError(
-            "a numpy dtype with metadata can not be saved",
+            "a numpy dtype with metadata cannot be saved",
             hint="Save the metadata beside the array, and the array without it",
         )
     if dtype.subdtype is not None:
@@ -53,16 +53,16 @@ def describe(dtype: np.dtype[Any]) -> Spec:
         return _describe_fields(dtype, dtype.names)
     if dtype.char in "gG":
         raise UnsupportedError(
-            f"the numpy type {dtype.type.__name__} can not be saved: it differs from machine to machine",
+            f"the numpy type {dtype.type.__name__} cannot be saved: it differs from machine to machine",
             hint="Convert it first: .astype(numpy.float64) or .astype(numpy.complex128)",
         )
     for spec in (dtype.str, dtype.str[0] + dtype.char):
         if _SIMPLE.fullmatch(spec):
-            found = np.dtype(spec)
-            if found == dtype and found.type is dtype.type:
+            simple = np.dtype(spec)
+            if simple == dtype and simple.type is dtype.type:
                 return spec
     raise UnsupportedError(
-        f"the numpy dtype {dtype} can not be saved",
+        f"the numpy dtype {dtype} cannot be saved",
         hint="Convert it with .astype(…) to a dtype of numbers, times, bytes or str, or to object",
     )
 
@@ -73,19 +73,19 @@ def _describe_fields(dtype: np.dtype[Any], names: tuple[str, ...]) -> Spec:
         inner, offset, *title = dtype.fields[name]  # type: ignore[index]
         if title:
             raise UnsupportedError(
-                f"a numpy dtype whose field {name!r} has a title can not be saved",
-                hint="Make the dtype without titles",
+                f"a numpy dtype whose field {name!r} has a title cannot be saved",
+                hint="Use a dtype without titles",
             )
         fields.append([name, describe(inner), offset])
     return [_FIELDS, fields, dtype.itemsize, dtype.isalignedstruct, dtype.type is np.record]
 
 
 def revive_dtype(spec: Any) -> np.dtype[Any]:
-    """The dtype of a description that may be forged. It never holds objects."""
+    """Rebuild a dtype from a description that may be forged. It never contains objects."""
     match spec:
         case str():
             if not _SIMPLE.fullmatch(spec):
-                raise CorruptError("a stored numpy dtype is none that Holdfast writes")
+                raise CorruptError("a stored numpy dtype is invalid")
             return np.dtype(spec)
         case [str(kind), base, list(shape)] if kind == _SUBARRAY:
             return np.dtype((revive_dtype(base), _dimensions(shape)))
@@ -93,18 +93,18 @@ def revive_dtype(spec: Any) -> np.dtype[Any]:
             parts: dict[str, Any] = {"names": [], "formats": [], "offsets": [], "itemsize": itemsize}
             for name, inner, offset in fields:
                 if type(name) is not str or type(offset) is not int:
-                    raise CorruptError("a field of a stored numpy dtype lacks its name or place")
+                    raise CorruptError("a field of a stored numpy dtype lacks its name or offset")
                 parts["names"].append(name)
                 parts["formats"].append(revive_dtype(inner))
                 parts["offsets"].append(offset)
             dtype: np.dtype[Any] = np.dtype(parts, align=aligned)  # type: ignore[call-overload]
             return np.dtype((np.record, dtype)) if record else dtype
-    raise CorruptError("a stored numpy dtype is none that Holdfast writes")
+    raise CorruptError("a stored numpy dtype is invalid")
 
 
 def _dimensions(shape: list[Any]) -> tuple[int, ...]:
     if not all(type(size) is int and size >= 0 for size in shape):
-        raise CorruptError("a stored shape of an array is not one")
+        raise CorruptError("a stored shape of an array is invalid")
     return tuple(shape)
 
 
@@ -122,24 +122,24 @@ def _load_dtype(u: Unpacking, data: bytes) -> np.dtype[Any]:
 
 
 def _raw(packer: Packing, array: Array, order: str) -> bytes:
-    """The bytes of an array of anything but objects; of equal arrays the same."""
+    """Return the bytes of an array without objects. Equal arrays have the same bytes."""
     packer.spend(array.nbytes)  # before the copy: a broadcast array may be far larger than its memory
     if not array.nbytes:
         return b""
     if array.dtype.names is not None:
-        tidy: Array = np.zeros(array.shape, array.dtype)
-        _copy_fields(tidy, array)
-        array = tidy
-    if not _is_sound(array):
+        without_padding: Array = np.zeros(array.shape, array.dtype)
+        _copy_fields(without_padding, array)
+        array = without_padding
+    if not _is_valid(array):
         raise UnsupportedError(
-            "a numpy array of bool or str can not be saved: it holds bytes that are none",
-            hint="It was made with .view(…) or from a raw buffer: convert it with .astype(…) instead",
+            "a numpy array of bool or str cannot be saved: it contains invalid bytes",
+            hint="It was created with .view(…) or from a raw buffer: convert it with .astype(…) instead",
         )
     return array.tobytes("F" if order == "F" else "C")
 
 
 def _copy_fields(target: Array, source: Array) -> None:
-    """Copy field by field, so that whatever lies in the gaps between them is left behind."""
+    """Copy field by field, without the padding between them."""
     if source.dtype.names is None:
         target[...] = source
     else:
@@ -147,10 +147,10 @@ def _copy_fields(target: Array, source: Array) -> None:
             _copy_fields(target[name], source[name])
 
 
-def _is_sound(array: Array) -> bool:
-    """Whether all bytes of an array stand for values: numpy trusts them, and trips over others later."""
+def _is_valid(array: Array) -> bool:
+    """Whether the bytes of an array are values of its dtype: numpy does not check them, and fails later."""
     if array.dtype.names is not None:
-        return all(_is_sound(array[name]) for name in array.dtype.names)
+        return all(_is_valid(array[name]) for name in array.dtype.names)
     if not array.nbytes:
         return True
     if array.dtype.kind == "b":
@@ -162,14 +162,14 @@ def _is_sound(array: Array) -> bool:
 
 
 def _from_raw(dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, data: Any) -> Array:
-    """An array that owns its memory. Nothing is allocated unless the data is there to fill it."""
+    """Build an array that owns its memory. Allocates nothing before the size is checked."""
     if dtype.subdtype is not None or type(data) is not bytes or math.prod(shape) * dtype.itemsize != len(data):
-        raise CorruptError("a stored numpy value does not have as many bytes as its dtype and shape ask for")
+        raise CorruptError("a stored numpy value does not have the size of its dtype and shape")
     if not data:
         return np.ndarray(shape, dtype, order=order)
     array: Array = np.ndarray(shape, dtype, data, order=order).copy("K")
-    if not _is_sound(array):
-        raise CorruptError("a stored numpy value of bool or str holds bytes that are none")
+    if not _is_valid(array):
+        raise CorruptError("a stored numpy value of bool or str contains invalid bytes")
     return array
 
 
@@ -179,7 +179,7 @@ def _from_raw(dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, data: An
 def _dump_array(p: Packing, array: Array) -> tuple[int, bytes]:
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     if array.dtype.char == "O" and not array.dtype.metadata:
-        p.spend(array.size)  # the items themselves are weighed below, once they are in a list
+        p.spend(array.size)  # the items are counted below, when the list is packed
         items = array.ravel("F" if order == "F" else "C").tolist()
         return Tag.NDARRAY, p.pack([_OBJECT, list(array.shape), order, items])
     head = [p.pack(part) for part in (describe(array.dtype), list(array.shape), order)]
@@ -194,8 +194,8 @@ def _load_array(u: Unpacking, data: bytes) -> Array:
     if spec != _OBJECT:
         return _from_raw(revive_dtype(spec), dimensions, order, content)
     if type(content) is not list or math.prod(dimensions) != len(content):
-        raise CorruptError("a stored numpy array does not have as many items as its shape asks for")
-    # Assigning a list would look into items that are sequences themselves.
+        raise CorruptError("a stored numpy array does not have as many items as its shape says")
+    # Assigning a list would expand items that are sequences.
     items = np.fromiter(content, object, len(content))
     return items.reshape(dimensions, order=order).copy("K")
 
@@ -209,7 +209,7 @@ def _dump_scalar(p: Packing, value: np.generic) -> tuple[int, bytes]:
     return Tag.NUMPY_SCALAR, p.pack([describe(value.dtype), _raw(p, np.asarray(value), "C")])
 
 
-# In an array, str and bytes lose the zeros they end with: they are kept as Python's.
+# In an array, str and bytes would lose trailing zeros, so Python's types are stored.
 
 
 def _dump_str(p: Packing, value: np.str_) -> tuple[int, bytes]:
@@ -228,15 +228,15 @@ def _load_scalar(u: Unpacking, data: bytes) -> Any:
         return np.bytes_(content)
     dtype = revive_dtype(spec)
     if dtype.kind in "SU":
-        raise CorruptError("a stored numpy scalar of str or bytes is not written this way")
+        raise CorruptError("a stored numpy scalar of str or bytes is invalid")
     return _from_raw(dtype, (), "C", content)[()]
 
 
-# Tables -----------------------------------------------------------------------------------------------------
+# Dispatch ---------------------------------------------------------------------------------------------------
 
 
 def dumper(kind: type) -> Dumper | None:
-    """How instances of a class of numpy are packed, or None if it is not one of values."""
+    """Return the dumper of a numpy class, or None if its instances are not values."""
     if kind is np.ndarray:
         return _dump_array
     if kind is np.str_:
@@ -249,22 +249,22 @@ def dumper(kind: type) -> Dumper | None:
         return _dump_dtype
     if issubclass(kind, np.ma.MaskedArray):
         raise UnsupportedError(
-            f"a numpy {kind.__name__} can not be saved",
-            hint="Save its .data and .mask as two arrays, or .filled(…) with a value for what is masked",
+            f"a numpy {kind.__name__} cannot be saved",
+            hint="Save its .data and .mask as two arrays, or .filled(…)",
         )
     if issubclass(kind, np.ndarray):
         raise UnsupportedError(
-            f"a numpy {kind.__name__} can not be saved: it is not a plain array",
+            f"a numpy {kind.__name__} cannot be saved: it is not a plain array",
             hint="Save numpy.asarray(…) of it",
         )
     return None
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of an array of objects, each with its place."""
+    """Iterate over the items of an array of objects, with their path segments."""
     if type(value) is np.ndarray and value.dtype.char == "O":
-        for place, item in np.ndenumerate(value):
-            yield f"[{', '.join(map(str, place))}]", item
+        for index, item in np.ndenumerate(value):
+            yield f"[{', '.join(map(str, index))}]", item
 
 
 LOADERS: dict[Tag, Callable[[Unpacking, bytes], Any]] = {

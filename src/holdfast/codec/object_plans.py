@@ -1,16 +1,18 @@
-"""How instances of an application's classes are taken apart and put together again.
+"""Plans: how instances of the application's classes are taken apart and put together again.
 
-One plan per class, made once and kept. A plan's payload starts with the class's name; `load` sets fields and
-calls nothing of the application. Where the class of today does not fit the stored fields, `load` raises `ClassMismatch`
-and the value stays inert.
+There is one cached plan per class. A payload starts with the class's name. `load` sets fields and calls no code of the
+application; if the class has changed so that the stored fields no longer fit, it raises `ClassMismatch`, and the value
+is read as an `OpaqueValue`.
 """
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import enum
 import functools
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -18,10 +20,58 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
 from holdfast.codec import class_lookup
-from holdfast.codec.exception_types import ExceptionPlan
-from holdfast.codec.object_plan import ClassMismatch, ObjectPlan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import UnsupportedError
+
+
+class ClassMismatch(Exception):
+    """The loaded class does not accept the stored fields."""
+
+
+class ObjectPlan(ABC):
+    """Takes instances of one class apart, and puts them together again."""
+
+    tag: Tag
+    names: tuple[str, ...] = ()
+
+    def __init__(self, cls: type, ref: str) -> None:
+        self.cls = cls
+        self.ref = ref
+        self._extra_slots: tuple[str, ...] = ()
+
+    @abstractmethod
+    def dump(self, obj: Any) -> list[Any]:
+        """Return the payload: the class's name, then its parts."""
+
+    @abstractmethod
+    def load(self, parts: list[Any]) -> Any:
+        """Build an instance from the payload."""
+
+    @abstractmethod
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        """Iterate over the values inside, each with its path segment (`.name`, `[3]`), to locate an error."""
+
+    def _check_slots(self, obj: Any) -> None:
+        """Refuse an object with a value in a slot that is not a field."""
+        for name in self._extra_slots:
+            if _has_value(obj, name):
+                raise _unknown_attribute(self.ref, name)
+
+
+def _unknown_attribute(ref: str, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{ref} object has an attribute {name!r} that is not one of its fields",
+        hint="Declare it as a field, delete it before saving, or register the class",
+    )
+
+
+def _has_value(obj: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(obj, name)
+    except AttributeError:
+        return False
+    return True
+
 
 _NO_DEFAULT = object()
 _PLAIN_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes)
@@ -30,10 +80,10 @@ _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | None:
-    """How to fill a field that was added to a class after the value was stored; None where that is unknown.
+    """Return a function that fills a field added to the class after the value was stored, or None.
 
-    Nothing of the application is called: a factory counts only if it is one of Python's own, and a default that
-    could be changed is copied only if there is nothing but plain values in it.
+    No code of the application is called: a factory must be a built-in type, and a mutable default may contain only
+    plain values.
     """
     if factory is not None and factory is not missing:
         return next((plain for plain in _PLAIN_FACTORIES if plain is factory), None)
@@ -45,75 +95,68 @@ def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | 
     return static.copy if _PLAIN.issuperset(map(type, parts)) else None
 
 
-_put = object.__setattr__
+_set = object.__setattr__
 
 
 class _DeclaredPlan(ObjectPlan):
-    """For classes that declare their fields, some with a default."""
+    """Base of plans for classes that declare their fields, some with a default."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref)
         self.tag = tag
         self.names = tuple(defaults)
-        self._known = frozenset(defaults)
+        self._field_names = frozenset(defaults)
         self._defaults = defaults
-        self._strays: tuple[str, ...] = ()
 
-    def _check_strays(self, own: dict[str, Any]) -> None:
-        """Refuse an object that has attributes which are not fields, and would be lost."""
-        for name in own.keys() - self._known:
+    def _check_attributes(self, own: dict[str, Any]) -> None:
+        """Refuse an object with attributes that are not fields: they would be lost."""
+        for name in own.keys() - self._field_names:
             if type(class_lookup.lookup(self.cls, name)) is not functools.cached_property:
-                raise stray(self.ref, name)
-
-    def _check_slots(self, obj: Any) -> None:
-        for name in self._strays:
-            if has_slot(obj, name):
-                raise stray(self.ref, name)
+                raise _unknown_attribute(self.ref, name)
 
     def _fill(self, fields: dict[str, Any]) -> None:
-        """Give fields that the class gained since their default; `ClassMismatch` where it lost one or has no
-        default."""
-        if fields.keys() - self._known:
+        """Set added fields to their default; `ClassMismatch` if a field was removed or has no default."""
+        if fields.keys() - self._field_names:
             raise ClassMismatch
-        for name, make in self._defaults.items():
+        for name, default in self._defaults.items():
             if name not in fields:
-                if make is None:
+                if default is None:
                     raise ClassMismatch
-                fields[name] = make()
+                fields[name] = default()
 
 
 @final
 class FieldsPlan(_DeclaredPlan):
-    """Dataclasses, attrs classes and plain slotted ones: a name and a value for each field."""
+    """Stores dataclasses, attrs classes and LangGraph's `Send` as names and values of fields."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref, tag, defaults)
         self._has_dict = class_lookup.lookup(cls, "__dict__") is not None
         self._has_slots = any(type(class_lookup.lookup(cls, name)) is MemberDescriptorType for name in defaults)
-        self._strays = class_lookup.stray_slots(cls, defaults)
+        self._extra_slots = class_lookup.extra_slots(cls, defaults)
 
     def fields(self, obj: Any) -> dict[str, Any]:
-        """The instance's fields, in the order the class declares them."""
+        """Return the instance's fields in declared order."""
         if self._has_dict:
             own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
-            if tuple(own) == self.names and not self._strays:
+            if tuple(own) == self.names and not self._extra_slots:
                 return own
-            self._check_strays(own)
+            self._check_attributes(own)
         self._check_slots(obj)
-        found = {}
+        fields = {}
         for name in self.names:
             try:
-                found[name] = object.__getattribute__(obj, name)
+                fields[name] = object.__getattribute__(obj, name)
             except AttributeError:
                 raise _missing(self.ref, name) from None
-        return found
+        return fields
 
     def dump(self, obj: Any) -> list[Any]:
         return [self.ref, self.fields(obj)]
 
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
-        if fields.keys() != self._known:
+        if fields.keys() != self._field_names:
             self._fill(fields)
         obj: Any = object.__new__(self.cls)
         if self._has_dict and not self._has_slots:
@@ -132,7 +175,7 @@ _PYDANTIC_SLOTS = ("__fields_set__", "__pydantic_fields_set__", "__pydantic_extr
 
 @final
 class PydanticPlan(_DeclaredPlan):
-    """Pydantic models, version 2 and version 1: fields, which of them were set, extra and private ones."""
+    """Stores pydantic models, versions 2 and 1: fields, which of them were set, extra and private attributes."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref, tag, defaults)
@@ -142,31 +185,31 @@ class PydanticPlan(_DeclaredPlan):
         self._private_names: tuple[str, ...] = tuple(private) if self._v1 and type(private) is dict else ()
         self._keeps_extra = not self._v1 and class_lookup.lookup(cls, "model_config").get("extra") == "allow"
         self.has_private = bool(private)
-        # A RootModel declares that it never has extra fields or private attributes, and has no slots for them.
+        # A RootModel has no slots for extra fields and private attributes.
         self._has_slots = type(class_lookup.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
-        self._strays = class_lookup.stray_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
-        self._all = set(defaults)
-        self.slots = None if self._v1 else _slots(cls)
+        self._extra_slots = class_lookup.extra_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
+        self._all_names = set(defaults)
+        self.setters = None if self._v1 else _slot_setters(cls)
 
     def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
-        """Fields, names of the set ones, extra fields, private attributes."""
+        """Return the fields, the names of those that were set, the extra fields and the private attributes."""
         self._check_slots(obj)
         own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
         was_set: set[str] = object.__getattribute__(obj, self._set_slot)
         if self._v1:
-            # Version 1 keeps extra fields among the fields, and private ones in slots.
-            extra = {name: value for name, value in own.items() if name not in self._known} or None
-            private = {n: object.__getattribute__(obj, n) for n in self._private_names if has_slot(obj, n)} or None
+            # Version 1 has extra fields among the fields, and private attributes in slots.
+            extra = {name: value for name, value in own.items() if name not in self._field_names} or None
+            private = {n: object.__getattribute__(obj, n) for n in self._private_names if _has_value(obj, n)} or None
         else:
             extra = object.__getattribute__(obj, "__pydantic_extra__")
             private = object.__getattribute__(obj, "__pydantic_private__")
         if tuple(own) != self.names:
             if not self._v1:
-                self._check_strays(own)
+                self._check_attributes(own)
             for name in self.names:
                 if name not in own:
                     raise _missing(self.ref, name)
-            own = {name: own[name] for name in own if name in self._known}
+            own = {name: own[name] for name in own if name in self._field_names}
         return own, was_set, extra, private
 
     def dump(self, obj: Any) -> list[Any]:
@@ -181,76 +224,73 @@ class PydanticPlan(_DeclaredPlan):
 
     def load(self, parts: list[Any]) -> Any:
         _, fields, mask, extra, private, *rest = parts
-        names = (*fields, *(_checked(extra) or ()))
+        names = (*fields, *(_check_names(extra) or ()))
         if type(mask) is not int or not 0 <= mask < 1 << len(names):
-            raise ValueError("which fields were set is not known")
+            raise ValueError("the stored set of assigned fields is invalid")
         was_set = {name for i, name in enumerate(names) if mask >> i & 1}
         for strangers in rest:
             if type(strangers) is not list or any(type(name) is not str for name in strangers):
-                raise ValueError("which fields were set is not known")
+                raise ValueError("the stored set of assigned fields is invalid")
             was_set.update(strangers)
-        return self.make(fields, was_set, extra, _checked(private))
+        return self.build(fields, was_set, extra, _check_names(private))
 
-    def make(
+    def build(
         self, fields: dict[str, Any], was_set: set[str], extra: dict[str, Any] | None, private: dict[str, Any] | None
     ) -> Any:
-        """An instance with exactly this inside."""
-        if fields.keys() != self._known:
+        """Build an instance from its parts."""
+        if fields.keys() != self._field_names:
             self._fill(fields)
         obj: Any = object.__new__(self.cls)
         if self._v1:
-            _put(obj, "__dict__", fields | (extra or {}))
-            _put(obj, "__fields_set__", was_set)
+            _set(obj, "__dict__", fields | (extra or {}))
+            _set(obj, "__fields_set__", was_set)
             for name, value in (private or {}).items():
                 if name not in self._private_names:
                     raise ClassMismatch
-                _put(obj, name, value)
+                _set(obj, name, value)
             return obj
-        _put(obj, "__dict__", fields)
-        _put(obj, "__pydantic_fields_set__", was_set)
+        _set(obj, "__dict__", fields)
+        _set(obj, "__pydantic_fields_set__", was_set)
         if self._has_slots:
-            _put(obj, "__pydantic_extra__", extra)
-            _put(obj, "__pydantic_private__", private)
+            _set(obj, "__pydantic_extra__", extra)
+            _set(obj, "__pydantic_private__", private)
         elif extra or private:
             raise ClassMismatch
         return obj
 
-    def make_shaped(self, fields: dict[str, Any]) -> Any:
-        """An instance with these fields, every one of them set, and nothing else.
-
-        The same as `make`, spelled out for the most frequent values of all.
-        """
-        if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self._all):
+    def build_shaped(self, fields: dict[str, Any]) -> Any:
+        """Build an instance of which exactly these fields are set: `build`, faster, for the most frequent values."""
+        if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self._all_names):
             raise ClassMismatch
         obj: Any = object.__new__(self.cls)
-        _put(obj, "__dict__", fields)
-        _put(obj, "__pydantic_fields_set__", self._all.copy())
-        _put(obj, "__pydantic_extra__", {} if self._keeps_extra else None)
-        _put(obj, "__pydantic_private__", None)
+        _set(obj, "__dict__", fields)
+        _set(obj, "__pydantic_fields_set__", self._all_names.copy())
+        _set(obj, "__pydantic_extra__", {} if self._keeps_extra else None)
+        _set(obj, "__pydantic_private__", None)
         return obj
 
     @staticmethod
-    def fit(plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> bool:
-        """Whether `make_many` can make instances by these plans with these fields."""
-        slots = plans[0].slots
-        if slots is None or any(plan.slots != slots for plan in set(plans)):
+    def can_build_many(plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> bool:
+        """Whether `build_many` can build instances by these plans from these fields."""
+        setters = plans[0].setters
+        if setters is None or any(plan.setters != setters for plan in set(plans)):
             return False
-        # Names that were decoded before are the same objects, which is quickly seen; once they are the right ones.
-        names = {plan: tuple(found) for plan, found in dict(zip(plans, fields, strict=True)).items()}
-        if any(found != plan.names for plan, found in names.items()):
+        # The decoder caches field names, so comparing them mostly compares identical objects.
+        names = {plan: tuple(values) for plan, values in dict(zip(plans, fields, strict=True)).items()}
+        if any(stored != plan.names for plan, stored in names.items()):
             return False
         return list(map(tuple, fields)) == list(map(names.__getitem__, plans))
 
     @staticmethod
-    def make_many(plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> list[Any]:
-        """The same as `make_shaped` for many that `fit`, each with its plan, with no Python code per instance."""
-        made: list[Any] = list(map(object.__new__, [plan.cls for plan in plans]))
-        set_dict, set_fields_set, set_extra, set_private = plans[0].slots or ()
-        _each(map(set_dict, made, fields))
-        _each(map(set_fields_set, made, [plan._all.copy() for plan in plans]))
-        _each(map(set_extra, made, [{} if plan._keeps_extra else None for plan in plans]))
-        _each(map(set_private, made, repeat(None)))
-        return made
+    def build_many(plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> list[Any]:
+        """Build many instances as `build_shaped` does, each by its plan, with no Python code per instance."""
+        objects: list[Any] = list(map(object.__new__, [plan.cls for plan in plans]))
+        set_dict, set_fields_set, set_extra, set_private = plans[0].setters or ()
+        _exhaust(map(set_dict, objects, fields))
+        _exhaust(map(set_fields_set, objects, [plan._all_names.copy() for plan in plans]))
+        _exhaust(map(set_extra, objects, [{} if plan._keeps_extra else None for plan in plans]))
+        _exhaust(map(set_private, objects, repeat(None)))
+        return objects
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
         fields, _, extra, private = self.state(obj)
@@ -259,34 +299,32 @@ class PydanticPlan(_DeclaredPlan):
                 yield f".{name}", value
 
 
-def _slots(cls: type) -> tuple[Callable[[Any, Any], None], ...] | None:
-    """What sets the four parts of a model, if they are what pydantic's own class has; else None."""
-    found = [class_lookup.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])]
-    if {type(each) for each in found} - {MemberDescriptorType, GetSetDescriptorType}:
+def _slot_setters(cls: type) -> tuple[Callable[[Any, Any], None], ...] | None:
+    """Return the setters of a model's four parts, or None if they are not those of pydantic's base class."""
+    members = [class_lookup.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])]
+    if {type(member) for member in members} - {MemberDescriptorType, GetSetDescriptorType}:
         return None
-    return tuple(each.__set__ for each in found)
+    return tuple(member.__set__ for member in members)
 
 
-_each = deque[None](maxlen=0).extend
-"""Goes through an iterator for what it does."""
+_exhaust = deque[None](maxlen=0).extend
 
 
-def _checked(entries: Any) -> dict[str, Any] | None:
-    """Extra fields or private attributes from stored parts: a dict by name, or None."""
+def _check_names(entries: Any) -> dict[str, Any] | None:
     if entries is None or (type(entries) is dict and all(type(name) is str for name in entries)):
         return entries
-    raise ValueError("the attributes of a model are not attributes")
+    raise ValueError("a stored model has attributes whose names are not strings")
 
 
 def _missing(ref: str, name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{ref} object has no value for its field {name!r}", hint="Give it one, or register the class"
+        f"{ref} object has no value for its field {name!r}", hint="Set the field, or register the class"
     )
 
 
 @final
 class NamedTuplePlan(ObjectPlan):
-    """Named tuples, typed or not."""
+    """Stores named tuples as names and values of fields."""
 
     tag = Tag.NAMEDTUPLE
 
@@ -298,7 +336,7 @@ class NamedTuplePlan(ObjectPlan):
         if class_lookup.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):
             raise UnsupportedError(
                 f"{self.ref} object has attributes besides its fields",
-                hint="Register the class, so that they are kept too",
+                hint="Register the class",
             )
         return [self.ref, dict(zip(self.names, tuple.__iter__(obj), strict=True))]
 
@@ -314,7 +352,7 @@ class NamedTuplePlan(ObjectPlan):
 
 @final
 class EnumPlan(ObjectPlan):
-    """Enum members by name; combinations of flags by value."""
+    """Stores enum members by name, and combinations of flags by value."""
 
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
@@ -328,23 +366,23 @@ class EnumPlan(ObjectPlan):
         self.tag = Tag.FLAG if self._combines else Tag.ENUM
 
     def dump(self, obj: Any) -> list[Any]:
-        if self._combines and self._is_known(obj._value_):
+        if self._combines and self._is_declared(obj._value_):
             return [self.ref, obj._value_]
         name: str = obj._name_
         if self._members.get(name) is not obj:
             raise UnsupportedError(f"{obj!r} is not a declared member of {self.ref}", hint="Register the class")
         return [self.ref, name]
 
-    def _is_known(self, value: int) -> bool:
-        """Whether a value combines declared flags. Python keeps every other value it is asked for, for good."""
+    def _is_declared(self, value: int) -> bool:
+        """Whether a value combines declared flags. Python caches a member for any other value, forever."""
         mask: int = class_lookup.lookup(self.cls, "_flag_mask_")
         return 0 <= value <= mask and not value & ~mask
 
     def load(self, parts: list[Any]) -> Any:
         if self._combines:
-            if not self._is_known(parts[1]):
+            if not self._is_declared(parts[1]):
                 raise ClassMismatch
-            return self.cls(parts[1])  # the standard library's own look-up: `_missing_` was checked
+            return self.cls(parts[1])  # the standard library's own lookup: `_missing_` is not overridden
         member = self._members.get(parts[1])
         if member is None:
             raise ClassMismatch
@@ -354,27 +392,133 @@ class EnumPlan(ObjectPlan):
         return iter(())
 
 
+# Attributes that are stored separately or not at all, and those that a group derives from its arguments.
+_COMMON_ATTRIBUTES = frozenset(vars(BaseException)) | {"message", "exceptions"}
+
+
+@final
+class ExceptionPlan(ObjectPlan):
+    """Stores an exception's arguments, attributes, notes, cause and context, but not its traceback."""
+
+    tag = Tag.EXCEPTION
+
+    def __init__(self, cls: type, ref: str) -> None:
+        super().__init__(cls, ref)
+        # Only this built-in base is constructed: no `__init__` of the application is called.
+        self._native: Any = next(base for base in class_lookup.mro(cls) if base in _BUILT_IN_EXCEPTIONS)
+        # Attributes of built-in exceptions outside `args` and `__dict__`, such as OSError's `errno`.
+        self._members = {
+            name: member
+            for base in reversed(class_lookup.mro(self._native))
+            for name, member in class_lookup.class_dict(base).items()
+            if type(member) in (MemberDescriptorType, GetSetDescriptorType) and name not in _COMMON_ATTRIBUTES
+        }
+        self._extra_slots = class_lookup.extra_slots(cls, {*self._members, *_COMMON_ATTRIBUTES})
+
+    def _build(self, args: list[Any]) -> Any:
+        try:
+            obj = self._native.__new__(self.cls, *args)
+            self._native.__init__(obj, *args)
+        except (TypeError, ValueError):
+            raise ClassMismatch from None
+        return obj
+
+    def _parts(self, obj: Any) -> dict[str, Any]:
+        args = list(_ARGS(obj))
+        attributes = object.__getattribute__(obj, "__dict__")
+        parts: dict[str, Any] = {"args": args, "attributes": attributes}
+        try:
+            rebuilt = self._build(args)
+        except ClassMismatch:
+            raise UnsupportedError(
+                f"a {self.ref} cannot be rebuilt from its arguments",
+                hint="Save its text, or register the class",
+            ) from None
+        native = {}
+        for name, member in self._members.items():
+            value = _read(member, obj)
+            if value is not _read(member, rebuilt):
+                native[name] = value
+        if native:
+            parts["native"] = native
+        self._check_slots(obj)
+        for name, member in _LINKS.items():
+            link = member.__get__(obj)
+            if link is not None:
+                parts[name] = link
+        if _SUPPRESS.__get__(obj):
+            parts["suppress"] = True
+        return parts
+
+    def dump(self, obj: Any) -> list[Any]:
+        return [self.ref, self._parts(obj)]
+
+    def load(self, parts: list[Any]) -> Any:
+        fields: dict[str, Any] = parts[1]
+        args, attributes, native = fields["args"], fields["attributes"], fields.get("native", {})
+        if type(args) is not list or type(attributes) is not dict or type(native) is not dict:
+            raise ValueError("the parts of a stored exception have wrong types")
+        obj = self._build(args)
+        object.__getattribute__(obj, "__dict__").update(attributes)
+        for name, value in native.items():
+            if name not in self._members:
+                raise ClassMismatch
+            self._members[name].__set__(obj, value)
+        for name, member in _LINKS.items():
+            link = fields.get(name)
+            if link is not None:
+                if not class_lookup.is_a(link, BaseException):
+                    raise ClassMismatch
+                member.__set__(obj, link)
+        _SUPPRESS.__set__(obj, fields.get("suppress") is True)
+        return obj
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        parts = self._parts(obj)
+        for i, value in enumerate(parts["args"]):
+            yield f".args[{i}]", value
+        for name, value in (*parts["attributes"].items(), *parts.get("native", {}).items()):
+            yield f".{name}", value
+        for name in _LINKS:
+            if name in parts:
+                yield f".__{name}__", parts[name]
+
+
+_BUILT_IN_EXCEPTIONS = frozenset(
+    cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, BaseException)
+)
+_ARGS = vars(BaseException)["args"].__get__
+_LINKS = {"cause": vars(BaseException)["__cause__"], "context": vars(BaseException)["__context__"]}
+_SUPPRESS = vars(BaseException)["__suppress_context__"]
+
+
+def _read(member: Any, obj: Any) -> Any:
+    try:
+        return member.__get__(obj)
+    except AttributeError:
+        return None
+
+
 def plan_for(cls: type) -> ObjectPlan:
-    """The plan for a class, or `UnsupportedError` with the reason why it has none."""
+    """Return the plan for a class. Raises `UnsupportedError` with the reason if it has none."""
     ref = class_lookup.reference(cls)
-    reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
-    plan = None if reason else _make_plan(cls, ref)
+    reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class that Holdfast supports"
+    plan = None if reason else _build_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]
         raise UnsupportedError(
-            f"a {ref} object can not be saved: {reason or 'its content is more than its fields'}",
-            hint=f"Say how to keep it with holdfast.register({short}, dump=…, load=…), or save its data instead",
+            f"a {ref} object cannot be saved: {reason or 'it holds more than its fields'}",
+            hint=f"Register it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
     return plan
 
 
-_SEND = "langgraph.types:Send"  # slots and no more, though not declared as data
+_SEND = "langgraph.types:Send"  # has only slots, but does not declare them as data
 _DATA_MARKS = ("__pydantic_fields_set__", "__fields_set__", "__dataclass_fields__", "__attrs_attrs__")
 
 
 def _is_data(cls: type) -> bool:
-    """Whether the class is of a kind that could be kept, if nothing else speaks against it."""
-    # By identity: comparing or hashing a class may ask its metaclass.
+    # By identity: comparing or hashing a class may call its metaclass.
     if class_lookup.reference(cls) == _SEND or any(
         base is enum.Enum or base is BaseException or base is tuple for base in class_lookup.mro(cls)
     ):
@@ -382,7 +526,7 @@ def _is_data(cls: type) -> bool:
     return any(class_lookup.lookup(cls, mark) is not None for mark in _DATA_MARKS)
 
 
-def _make_plan(cls: type, ref: str) -> ObjectPlan | None:
+def _build_plan(cls: type, ref: str) -> ObjectPlan | None:
     kinds = class_lookup.mro(cls)
     if enum.Enum in kinds:
         return EnumPlan(cls, ref)
@@ -404,11 +548,11 @@ def _make_plan(cls: type, ref: str) -> ObjectPlan | None:
         tag, defaults = Tag.DATACLASS, dict.fromkeys(class_lookup.lookup(cls, "__slots__"), lambda: None)
     else:
         return None
-    name = class_lookup.intercepted(cls, tuple(defaults))
+    name = class_lookup.find_descriptor(cls, tuple(defaults))
     if name:
         raise UnsupportedError(
-            f"a {ref} object can not be saved: setting its field {name!r} runs a descriptor",
-            hint="Say how to keep it with holdfast.register(…)",
+            f"a {ref} object cannot be saved: setting its field {name!r} runs a descriptor",
+            hint="Register it with holdfast.register(…)",
         )
     return FieldsPlan(cls, ref, tag, defaults)
 
@@ -427,9 +571,9 @@ def _attrs_defaults(attributes: Any) -> dict[str, Callable[[], Any] | None]:
     attr = sys.modules["attr"]
     defaults = {}
     for attribute in attributes:
-        made = type(attribute.default) is attr.Factory
-        factory = attribute.default.factory if made and not attribute.default.takes_self else None
-        static = attr.NOTHING if made else attribute.default
+        has_factory = type(attribute.default) is attr.Factory
+        factory = attribute.default.factory if has_factory and not attribute.default.takes_self else None
+        static = attr.NOTHING if has_factory else attribute.default
         defaults[attribute.name] = _default(static, factory, attr.NOTHING)
     return defaults
 

@@ -1,4 +1,4 @@
-"""A stored value whose type is not available here."""
+"""Stored values whose type is not available in this process."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Any, final
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.known_classes import KNOWN_CLASSES
 from holdfast.codec.msgpack import check_depth
-from holdfast.codec.tags import Tag
+from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import HoldfastError, InvalidError
 
 
 @final
 class OpaqueValue:
-    """A typed value kept as it was stored, because nothing here can, or may, bring it to life.
+    """A typed value in its stored form, because its class is not loaded, has changed, or may not be revived.
 
-    It is what a program without the application's classes sees, and what a class that has changed beyond its
-    old fields comes back as. It can be compared, hashed, looked into and saved again: it encodes back to exactly
-    the bytes it was read from, so nothing is lost.
+    It can be compared, hashed and saved again: it is packed into exactly the bytes that it was read from.
     """
 
     __slots__ = ("data", "tag")
@@ -29,13 +26,13 @@ class OpaqueValue:
 
     def __init__(self, tag: int, data: bytes) -> None:
         if tag not in range(128) or type(data) is not bytes:
-            raise InvalidError("an inert value has a tag from 0 to 127, and bytes")
+            raise InvalidError("an OpaqueValue takes a tag from 0 to 127, and bytes")
         object.__setattr__(self, "tag", int(tag))
         object.__setattr__(self, "data", data)
 
     @property
     def type_name(self) -> str:
-        """The stored name of its type: a class as `module:qualname`, or what kind of value it is."""
+        """The stored name of its type: a class as `module:qualname`, or the kind of value, such as `datetime`."""
         parts = self._parts()
         if self.tag == Tag.SHAPED and len(parts) == 3 and type(parts[1]) is int and parts[1] in KNOWN_CLASSES:
             return KNOWN_CLASSES[parts[1]].ref
@@ -55,7 +52,7 @@ class OpaqueValue:
         return parts if type(parts) is list else [parts]
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("an inert value can not be changed")
+        raise AttributeError("an OpaqueValue cannot be changed")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is OpaqueValue and (self.tag, self.data) == (other.tag, other.data)
@@ -65,5 +62,5 @@ class OpaqueValue:
 
     def __repr__(self) -> str:
         name = self.type_name
-        shown = name[:80] if name.isprintable() else ascii(name[:80])
-        return f"<Inert {shown}, {len(self.data)} bytes>"
+        text = name[:80] if name.isprintable() else ascii(name[:80])
+        return f"<OpaqueValue {text}, {len(self.data)} bytes>"

@@ -1,7 +1,7 @@
-"""Values to bytes.
+"""Packing of values into bytes.
 
-The same value gives the same bytes in every process: dicts keep their order, sets are sorted by the encoding of
-their items, every number has one form. Nothing is guessed: a value whose exact type is not known is an error.
+The same value has the same bytes in every process: dicts are stored in order, sets sorted by the encoding of their
+items, and every number has one form. Nothing is guessed: a value of an unknown type is an error.
 """
 
 from __future__ import annotations
@@ -17,53 +17,46 @@ from msgspec.msgpack import Ext
 
 from holdfast.codec import bulk_packing, class_lookup, msgpack
 from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
-from holdfast.codec.known_classes import KNOWN_CLASS_NUMBERS
-from holdfast.codec.object_plan import ObjectPlan
-from holdfast.codec.object_plans import PydanticPlan, plan_for
+from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
-from holdfast.codec.registry import Registration, Registry
-from holdfast.codec.stdlib_types import KINDS
-from holdfast.codec.tags import Tag
+from holdfast.codec.registry import ARRAY_LIBRARIES, Registration, Registry, import_array_types
+from holdfast.codec.stdlib_types import STDLIB_TYPES
+from holdfast.codec.tags import KNOWN_CLASS_NUMBERS, Tag
 from holdfast.codec.type_handler import Dumper, Packing
 from holdfast.errors import CircularReferenceError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 
-_ARRAY_LIBRARIES = ("numpy", "pandas")
 _CODE = (type, FunctionType, BuiltinFunctionType, MethodType)
 
 MAX_VALUES = 1 << 24
-"""How many values one value may hold: a bound on the time that parts used many times over can take."""
+"""How many values one value may contain: bounds the time for parts that are referenced many times."""
 
-_CONTAINER = 8
-"""How many values a container or typed value counts for: what it takes to look at one."""
+_CONTAINER_COST = 8
+"""How many values a container or typed value counts for."""
 
-_SPLIT = "Split it, or keep it as an artifact beside the state"
+_HINT = "Split it, or save it as an artifact"
 
 
 class Packer:
-    """One packing: what is left of the size limit, and how deep it is."""
+    """Packs one value at a time: counts against the limits, and how deeply typed values are nested."""
 
-    __slots__ = ("_left", "_max_bytes", "_nesting", "_registry", "_room")
+    __slots__ = ("_bytes_left", "_max_bytes", "_nesting", "_registry", "_values_left")
 
     def __init__(self, registry: Registry, max_bytes: int, nesting: int = 0) -> None:
         self._registry = registry
-        self._max_bytes = self._room = max_bytes
-        self._left = MAX_VALUES
+        self._max_bytes = self._bytes_left = max_bytes
+        self._values_left = MAX_VALUES
         self._nesting = nesting
 
     def pack_top(self, value: Any) -> bytes:
-        """The value as bytes that stand on their own. Errors do not know the path yet: `locate` finds it."""
-        self._room, self._left = self._max_bytes, MAX_VALUES
+        """Pack a value on its own. Errors have no path yet: `locate` finds it."""
+        self._bytes_left, self._values_left = self._max_bytes, MAX_VALUES
         packed = msgpack.top(self.pack(value))
         if len(packed) > self._max_bytes:
             raise _too_large()
         return packed
 
     def pack_batch(self, values: list[Any]) -> list[bytes]:
-        """The same for many values, each of which may be as large as one value may be.
-
-        Proving that values are plain takes longer than encoding them, so it is done for many at once, with no
-        Python code per value, by asking the garbage collector what refers to what.
-        """
+        """Pack many values, each on its own and up to the size limit."""
         packed: list[bytes] = []
         for start in range(0, len(values), BATCH):
             part = values[start : start + BATCH]
@@ -75,15 +68,15 @@ class Packer:
         return packed
 
     def pack(self, value: Any) -> bytes:
-        """The value as bytes, as they stand inside other packed bytes."""
+        """Pack a value that is part of another."""
         kind = type(value)
         if kind is list or kind is dict:
-            room, left = self._room, self._left
+            limits = self._bytes_left, self._values_left
             try:
-                return encode(self._private(value, 1, careful=False))
+                return encode(self._copy(value, 1, careful=False))
             except NOT_NATIVE:
-                self._room, self._left = room, left
-                return encode(self._private(value, 1, careful=True))
+                self._bytes_left, self._values_left = limits
+                return encode(self._copy(value, 1, careful=True))
         if kind in SCALARS:
             if kind is str or kind is bytes:
                 self.spend(len(value))
@@ -93,38 +86,38 @@ class Packer:
                 pass
         return msgpack.ext(*self._typed(value))
 
-    def _private(self, value: Any, depth: int, *, careful: bool) -> Any:
-        """The same list or dict in containers of our own, with all that msgpack has no form for replaced by an ext.
+    def _copy(self, value: Any, depth: int, *, careful: bool) -> Any:
+        """Copy a list or dict, with every value that msgpack cannot represent replaced by an ext.
 
-        Our own, so that what is encoded is what was looked at: another thread may change the user's in between. Being
-        `careful` is looking at each string and integer too; without it the encoder raises for those it can not write.
+        It is a copy so that another thread cannot change what was checked before it is encoded. If `careful`, strings
+        and integers are checked too; otherwise the encoder raises for those it cannot write.
         """
         if depth > msgpack.MAX_DEPTH:
             raise TooDeepError(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep")
         own: Any = value.copy()
-        places: Any
+        items: Any
         if type(own) is dict:
             if not SCALARS.issuperset(map(type, own)) or (careful and not all(map(_is_native, own))):
                 return self._ext(own)
             self.spend(sum(len(key) for key in own if type(key) is str or type(key) is bytes))
-            places = own.items()
+            items = own.items()
         else:
-            places = enumerate(own)
-        self._count(len(own) + _CONTAINER)
+            items = enumerate(own)
+        self._count(len(own) + _CONTAINER_COST)
         self.spend(len(own))
         if not careful and len(own) > 16 and NUMBERS.issuperset(map(type, own.values() if type(own) is dict else own)):
             return own
         weight = 0
-        for place, item in places:
+        for key, item in items:
             kind = type(item)
             if kind is str or kind is bytes:
                 weight += len(item)
                 if careful and not _is_native(item):
-                    own[place] = self._ext(item)
+                    own[key] = self._ext(item)
             elif kind is dict or kind is list:
-                own[place] = self._private(item, depth + 1, careful=careful) if item else kind()
+                own[key] = self._copy(item, depth + 1, careful=careful) if item else kind()
             elif kind not in NUMBERS or (careful and not _is_native(item)):
-                own[place] = self._ext(item)
+                own[key] = self._ext(item)
         self.spend(weight)
         return own
 
@@ -133,25 +126,25 @@ class Packer:
         return Ext(int(tag), payload)
 
     def _count(self, values: int) -> None:
-        self._left -= values
-        if self._left < 0:
-            raise TooLargeError(f"the value holds more than {MAX_VALUES} values", hint=_SPLIT)
+        self._values_left -= values
+        if self._values_left < 0:
+            raise TooLargeError(f"the value holds more than {MAX_VALUES} values", hint=_HINT)
 
     def spend(self, weight: int) -> None:
-        """Count bytes that are about to be packed against the limit."""
-        self._room -= weight
-        if self._room < 0:
+        """Count bytes that are about to be packed against the size limit."""
+        self._bytes_left -= weight
+        if self._bytes_left < 0:
             raise _too_large()
 
     def _typed(self, value: Any) -> tuple[int, bytes]:
-        """Tag and payload of a value that msgpack has no form for."""
+        """Return the tag and payload of a value that msgpack cannot represent."""
         kind = type(value)
-        dump = _BUILT_IN.get(kind)
+        dump = _STDLIB_DUMPERS.get(kind)
         if dump is None:
             dump = self._dumper(kind, value)
         if self._nesting >= msgpack.MAX_NESTING:
             raise TooDeepError(f"typed values are nested more than {msgpack.MAX_NESTING} deep")
-        self._count(_CONTAINER)
+        self._count(_CONTAINER_COST)
         self._nesting += 1
         result = dump(self, value)
         self._nesting -= 1
@@ -162,28 +155,28 @@ class Packer:
         if registration is not None:
             return lambda packer, obj: _dump_registered(packer, registration, obj)
         if kind is OpaqueValue:
-            return _dump_inert
+            return _dump_opaque
         if issubclass(kind, _CODE):
             name = self._registry.name_of(value)
             return lambda packer, _: (Tag.REFERENCE, packer.pack(name))
-        found = _LEARNED.get(kind)
-        if found is None:
-            found = _LEARNED[kind] = _learn(kind)
-        return found
+        dump = _DUMPERS.get(kind)
+        if dump is None:
+            dump = _DUMPERS[kind] = _find_dumper(kind)
+        return dump
 
 
 def _is_native(value: Any) -> bool:
-    """Whether msgpack has a form for just this integer, string or other scalar."""
+    """Whether msgpack can represent this scalar."""
     if type(value) is int:
         return -(1 << 63) <= value < 1 << 64
     return type(value) is not str or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _too_large() -> TooLargeError:
-    return TooLargeError("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
+    return TooLargeError("the value is larger than the size limit", hint=f"{_HINT}, or raise Limits.max_bytes")
 
 
-def _dump_inert(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
+def _dump_opaque(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
     return value.tag, value.data
 
 
@@ -198,12 +191,12 @@ def _dump_registered(packer: Packing, registration: Registration, value: Any) ->
     return Tag.REGISTERED, packer.pack([registration.name, dumped])
 
 
-def _built_in(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
+def _with_tag(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
     return lambda packer, value: (tag, dump(packer, value))
 
 
-_BUILT_IN: dict[type, Dumper] = {kind.type: _built_in(kind.tag, kind.dump) for kind in KINDS}
-_LEARNED: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
+_STDLIB_DUMPERS: dict[type, Dumper] = {handler.type: _with_tag(handler.tag, handler.dump) for handler in STDLIB_TYPES}
+_DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _PLANS: weakref.WeakKeyDictionary[type, ObjectPlan] = weakref.WeakKeyDictionary()
 
 
@@ -211,85 +204,82 @@ def _library(kind: type) -> str:
     return class_lookup.reference(kind).partition(":")[0].partition(".")[0]
 
 
-def _learn(kind: type) -> Dumper:
-    """How instances of a class met for the first time are packed."""
-    if _library(kind) in _ARRAY_LIBRARIES:
-        from holdfast.codec import array_types
-
-        dump = array_types.dumper(kind)
+def _find_dumper(kind: type) -> Dumper:
+    library = _library(kind)
+    if library in ARRAY_LIBRARIES:
+        dump: Dumper | None = import_array_types(library).dumper(kind)
         if dump is not None:
             return dump
     plan = _PLANS[kind] = plan_for(kind)
-    shape = KNOWN_CLASS_NUMBERS.get((plan.ref, plan.names))
-    if shape is None:
+    number = KNOWN_CLASS_NUMBERS.get((plan.ref, plan.names))
+    if number is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
     if isinstance(plan, PydanticPlan) and not plan.has_private:
-        bulk_packing.SHAPED_MODELS[kind] = shape
-        bulk_packing.SHAPED_COUNTS[kind] = len(plan.names)
-        bulk_packing.SHAPED_FIELDS[kind] = frozenset(plan.names)
+        bulk_packing.MODEL_NUMBERS[kind] = number
+        bulk_packing.MODEL_FIELDS[kind] = frozenset(plan.names)
 
-    def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
+    def dump_known(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
-        if any(rest[1:3]):  # extra fields, private attributes; which fields were set is not kept of a shape
+        if any(rest[1:3]):  # extra fields or private attributes
             return plan.tag, packer.pack(payload)
-        return Tag.SHAPED, packer.pack([None, shape, fields])
+        return Tag.SHAPED, packer.pack([None, number, fields])
 
-    return dump_shaped
+    return dump_known
 
 
-# Where in a value packing failed ------------------------------------------------------------------------------
+# The path to an error ---------------------------------------------------------------------------------------
 
 _MAX_PATH = 1000
 
 
 def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int) -> HoldfastError:
-    """The same error, with the path to the innermost value that causes it.
+    """Return the error with the path to the innermost value that causes it.
 
-    Only runs once packing has failed, by packing ever smaller parts, so that packing itself need not keep a path.
+    Packs smaller and smaller parts after an error, so that packing itself need not track the path.
     """
     path = ""
-    on_the_way: set[int] = set()
+    ancestors: set[int] = set()
     for _ in range(_MAX_PATH):
-        if id(value) in on_the_way:
+        if id(value) in ancestors:
             hint = "Save an id instead of the object"
-            return CircularReferenceError("a value contains itself", where=_tidy(path), hint=hint)
-        on_the_way.add(id(value))
+            return CircularReferenceError("a value contains itself", where=_short(path), hint=hint)
+        ancestors.add(id(value))
         if isinstance(error, TooLargeError) and path:
             break
-        found = _failing_child(value, error, registry, max_bytes)
-        if found is None:
+        child = _failing_child(value, error, registry, max_bytes)
+        if child is None:
             break
-        segment, value, error = found
+        segment, value, error = child
         path += segment
-    return type(error)(error.what, where=_tidy(path), hint=error.hint, code=error.code)
+    return type(error)(error.what, where=_short(path), hint=error.hint, code=error.code)
 
 
 def _failing_child(
     value: Any, error: HoldfastError, registry: Registry, max_bytes: int
 ) -> tuple[str, Any, HoldfastError] | None:
-    # What is too large may well be so because it has too many parts to look at.
+    # A value may be too large because it has too many parts to try them all.
     limit = 1000 if isinstance(error, TooLargeError) else None
     children = islice(_children(value), limit)
     while True:
         try:
             segment, child = next(children)
         except (StopIteration, HoldfastError):
-            return None  # no part alone fails, or taking it apart is what fails
+            return None  # no single part fails, or taking the value apart fails
         try:
             Packer(registry, max_bytes).pack(child)
         except HoldfastError as inner:
             return segment, child, inner
 
 
-def _tidy(path: str) -> str:
+def _short(path: str) -> str:
     path = path.removeprefix(".") or "the value itself"
     return path if len(path) <= 300 else f"{path[:200]} … {path[-80:]}"
 
 
-def _shown(key: Any) -> str:
+def _key_text(key: Any) -> str:
     try:
         return repr(key)[:80]
-    except Exception:  # noqa: BLE001 - it is the application's `__repr__`, and there is an error to report already
+    except Exception:  # noqa: BLE001 - the application's `__repr__` may raise anything
         return f"<{type(key).__name__}>"
 
 
@@ -297,17 +287,15 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, dict):
         for key, item in list(value.items()):
-            yield f"[the key {_shown(key)}]", key
-            yield f".{key}" if type(key) is str and key.isidentifier() else f"[{_shown(key)}]", item
+            yield f"[the key {_key_text(key)}]", key
+            yield f".{key}" if type(key) is str and key.isidentifier() else f"[{_key_text(key)}]", item
     elif kind in (set, frozenset):
         for item in list(value):
-            yield f"[the item {_shown(item)}]", item
+            yield f"[the item {_key_text(item)}]", item
     elif _PLANS.get(kind) is not None:
         yield from _PLANS[kind].children(value)
     elif issubclass(kind, list | tuple | deque):
         for i, item in enumerate(list(value)):
             yield f"[{i}]", item
-    elif _library(kind) in _ARRAY_LIBRARIES:
-        from holdfast.codec import array_types
-
-        yield from array_types.children(value)
+    elif (library := _library(kind)) in ARRAY_LIBRARIES:
+        yield from import_array_types(library).children(value)

@@ -1,7 +1,6 @@
-"""pandas' moments, indexes, columns and tables.
+"""Handlers for pandas' timestamps, indexes, columns and tables.
 
-A table is kept column by column, whatever blocks pandas holds it in, and every part is made again through pandas'
-own checked constructors.
+A table is stored column by column, and every part is rebuilt through pandas' own constructors, which validate it.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def _part(value: Any, kind: type) -> Any:
-    """A part of a payload that has to be of this type, or a subclass of it."""
+    """Return a part of a payload, which must be an instance of this type."""
     if isinstance(value, OpaqueValue):
-        raise ClassNotLoaded  # a part needs something this process does not have, so the whole does
+        raise ClassNotLoaded  # a part is not available in this process, so the whole is not
     if not isinstance(value, kind):
         raise CorruptError(f"a part of a stored pandas value is not a {kind.__name__}")
     return value
@@ -40,18 +39,18 @@ _FREQUENCY = re.compile(r"-?[0-9]{0,18}[A-Za-z]{1,8}(-[A-Z0-9]{1,8}){0,4}")
 
 
 def _frequency_text(text: str, frequency: Any, parse: Callable[[str], Any]) -> str:
-    """The short form of a frequency, if it says all there is to it."""
+    """Return the short form of a frequency, if it is complete."""
     if not _FREQUENCY.fullmatch(text) or parse(text) != frequency:
         raise UnsupportedError(
-            f"the pandas frequency {frequency!r} can not be saved: there is more to it than its name",
-            hint="Set the freq of the index to None, or save the parts it was made from",
+            f"the pandas frequency {frequency!r} cannot be saved: its name does not define it",
+            hint="Set the freq of the index to None, or save the values it was built from",
         )
     return text
 
 
 def _parse_frequency(text: Any, parse: Callable[[str], T]) -> T:
     if type(text) is not str or not _FREQUENCY.fullmatch(text):
-        raise CorruptError("a stored frequency is not one")
+        raise CorruptError("a stored frequency is invalid")
     try:
         return parse(text)
     except ValueError:
@@ -59,16 +58,16 @@ def _parse_frequency(text: Any, parse: Callable[[str], T]) -> T:
 
 
 def _period_frequency(text: str) -> Any:
-    """Periods have names of their own for frequencies, other than those of offsets."""
+    """Parse a frequency of periods, whose names differ from those of offsets."""
     return pd.PeriodDtype(text).freq
 
 
-def _zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
+def _check_zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
     try:
         p.pack(zone)
     except UnsupportedError as error:
         raise UnsupportedError(
-            error.what, hint="Convert it to a zone of Python's own: .tz_convert(zoneinfo.ZoneInfo('Area/City'))"
+            error.what, hint="Convert it to a zone of the standard library: .tz_convert(zoneinfo.ZoneInfo('Area/City'))"
         ) from None
     return zone
 
@@ -77,15 +76,15 @@ def _zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
 
 
 def _dump_timestamp(p: Packing, value: pd.Timestamp) -> tuple[int, bytes]:
-    moment = int(value.asm8.view(np.int64))
-    return Tag.TIMESTAMP, p.pack([moment, value.unit, _zone(p, value.tzinfo), value.fold])
+    ticks = int(value.asm8.view(np.int64))
+    return Tag.TIMESTAMP, p.pack([ticks, value.unit, _check_zone(p, value.tzinfo), value.fold])
 
 
 def _load_timestamp(u: Unpacking, data: bytes) -> Any:
-    moment, unit, zone, fold = u.array(data)
-    if type(moment) is not int or unit not in _UNITS or fold not in (0, 1):
-        raise CorruptError("a stored timestamp lacks its moment, unit or fold")
-    value = _part(pd.Timestamp(np.datetime64(moment, unit)), pd.Timestamp)
+    ticks, unit, zone, fold = u.array(data)
+    if type(ticks) is not int or unit not in _UNITS or fold not in (0, 1):
+        raise CorruptError("a stored timestamp lacks its ticks, unit or fold")
+    value = _part(pd.Timestamp(np.datetime64(ticks, unit)), pd.Timestamp)
     if zone is not None:
         value = value.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo))
     return value if value.fold == fold else value.replace(fold=fold)
@@ -96,10 +95,10 @@ def _dump_timedelta(p: Packing, value: pd.Timedelta) -> tuple[int, bytes]:
 
 
 def _load_timedelta(u: Unpacking, data: bytes) -> Any:
-    length, unit = u.array(data, int, str)
+    ticks, unit = u.array(data, int, str)
     if unit not in _UNITS:
         raise CorruptError("a stored time difference lacks its unit")
-    return _part(pd.Timedelta(np.timedelta64(length, unit)), pd.Timedelta)
+    return _part(pd.Timedelta(np.timedelta64(ticks, unit)), pd.Timedelta)
 
 
 def _dump_period(p: Packing, value: pd.Period) -> tuple[int, bytes]:
@@ -120,18 +119,18 @@ def _load_interval(u: Unpacking, data: bytes) -> pd.Interval[Any]:
     return pd.Interval(_part(left, object), _part(right, object), closed)
 
 
-# Arrays of pandas' own --------------------------------------------------------------------------------------
+# Extension arrays -------------------------------------------------------------------------------------------
 
 
 def _refuse(dtype: Any) -> NoReturn:
     raise UnsupportedError(
-        f"the pandas dtype {dtype} can not be saved",
-        hint="Convert it with .astype(…) to a dtype of numpy's, a nullable, string, categorical or time one, or object",
+        f"the pandas dtype {dtype} cannot be saved",
+        hint="Convert it with .astype(…) to a numpy, nullable, string, categorical or time dtype, or to object",
     )
 
 
 def _values(holder: Any) -> Any:
-    """What an index or a column holds, as an array that the codec knows."""
+    """Return the values of an index or a column as an array that the codec supports."""
     if isinstance(holder.dtype, np.dtype):
         return holder.to_numpy()
     if type(holder.dtype) not in _EXTENSIONS:
@@ -140,7 +139,7 @@ def _values(holder: Any) -> Any:
 
 
 def _dump_extension(p: Packing, array: Any) -> tuple[int, bytes]:
-    if isinstance(array.dtype, np.dtype):  # moments without a zone, or differences of moments
+    if isinstance(array.dtype, np.dtype):  # times without a zone, or time differences
         parts = ["numpy", array.to_numpy()]
     elif type(array) is pd.arrays.NumpyExtensionArray:
         parts = ["wrapped", array.to_numpy()]
@@ -156,27 +155,27 @@ def _load_extension(u: Unpacking, data: bytes) -> Any:
     return _EXTENSION_LOADERS[kind](*parts)
 
 
-def _row(values: Any) -> Any:
-    """An array of one dimension. pandas would stretch one of none to any length."""
+def _check_row(values: Any) -> Any:
+    """Return an array of one dimension. pandas would broadcast a scalar one to any length."""
     if _part(values, np.ndarray).ndim != 1:
-        raise CorruptError("a part of a stored pandas value is not a row of values")
+        raise CorruptError("a part of a stored pandas value is not one-dimensional")
     return values
 
 
-def _integers(values: Any) -> Any:
-    if _row(values).dtype.kind != "i":
-        raise CorruptError("stored positions are not a row of integers")
+def _check_integers(values: Any) -> Any:
+    if _check_row(values).dtype.kind != "i":
+        raise CorruptError("stored positions are not integers")
     return values
 
 
 def _revive_numpy(values: Any) -> Any:
-    if _row(values).dtype.kind not in "mM":
-        raise CorruptError("a stored pandas array of times holds something else")
+    if _check_row(values).dtype.kind not in "mM":
+        raise CorruptError("a stored pandas array of times contains other values")
     return pd.array(values, dtype=values.dtype, copy=False)
 
 
 def _revive_wrapped(values: Any) -> Any:
-    return pd.arrays.NumpyExtensionArray(_row(values))
+    return pd.arrays.NumpyExtensionArray(_check_row(values))
 
 
 def _dump_categorical(_: Packing, array: pd.Categorical) -> list[Any]:
@@ -185,20 +184,20 @@ def _dump_categorical(_: Packing, array: pd.Categorical) -> list[Any]:
 
 def _revive_categorical(codes: Any, categories: Any, ordered: Any) -> pd.Categorical:
     dtype = pd.CategoricalDtype(_part(categories, pd.Index), _part(ordered, bool))
-    return pd.Categorical.from_codes(_integers(codes), dtype=dtype)
+    return pd.Categorical.from_codes(_check_integers(codes), dtype=dtype)
 
 
 def _dump_zoned(p: Packing, array: Any) -> list[Any]:
-    return ["zoned", array.to_numpy(dtype=f"M8[{array.dtype.unit}]"), _zone(p, array.dtype.tz)]
+    return ["zoned", array.to_numpy(dtype=f"M8[{array.dtype.unit}]"), _check_zone(p, array.dtype.tz)]
 
 
-def _revive_zoned(moments: Any, zone: Any) -> Any:
-    naive = pd.DatetimeIndex(_revive_numpy(moments))
+def _revive_zoned(times: Any, zone: Any) -> Any:
+    naive = pd.DatetimeIndex(_revive_numpy(times))
     return naive.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo)).array
 
 
 def _dump_masked(_: Packing, array: Any) -> list[Any]:
-    """What lies under the mask is left behind: two equal arrays may differ in it."""
+    """Pack values and mask, with masked values as zero: equal arrays may differ there."""
     dtype = array.dtype.numpy_dtype
     return ["masked", array.to_numpy(dtype=dtype, na_value=dtype.type(0)), array.isna()]
 
@@ -212,9 +211,9 @@ _MASKED: dict[str, Any] = {
 
 
 def _revive_masked(values: Any, mask: Any) -> Any:
-    if not _row(values).dtype.isnative:
-        raise CorruptError("a stored column has a dtype that no column has")
-    return _MASKED[values.dtype.kind](values, _row(mask))
+    if not _check_row(values).dtype.isnative:
+        raise CorruptError("a stored column has an invalid dtype")
+    return _MASKED[values.dtype.kind](values, _check_row(mask))
 
 
 def _dump_strings(_: Packing, array: Any) -> list[Any]:
@@ -226,7 +225,7 @@ def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
     if storage not in ("python", "pyarrow") or not all(
         item is None or isinstance(item, str) for item in _part(items, list)
     ):
-        raise CorruptError("a stored column of strings holds something else")
+        raise CorruptError("a stored column of strings contains other values")
     try:
         dtype = pd.StringDtype(storage) if uses_na else pd.StringDtype(storage, na_value=np.nan)
     except (ImportError, TypeError):
@@ -240,7 +239,7 @@ def _dump_periods(_: Packing, array: Any) -> list[Any]:
 
 def _revive_periods(text: Any, ordinals: Any) -> Any:
     frequency = _parse_frequency(text, _period_frequency)
-    return pd.arrays.PeriodArray(_integers(ordinals), dtype=pd.PeriodDtype(frequency))
+    return pd.arrays.PeriodArray(_check_integers(ordinals), dtype=pd.PeriodDtype(frequency))
 
 
 def _dump_intervals(_: Packing, array: Any) -> list[Any]:
@@ -249,7 +248,7 @@ def _dump_intervals(_: Packing, array: Any) -> list[Any]:
 
 def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
     if isinstance(left, pd.RangeIndex) or isinstance(right, pd.RangeIndex):
-        raise CorruptError("a stored column of intervals has a range for its ends")  # which may be endless
+        raise CorruptError("a stored column of intervals has a range for its ends")  # which may be huge
     return pd.arrays.IntervalArray.from_arrays(_part(left, pd.Index), _part(right, pd.Index), closed)
 
 
@@ -287,7 +286,7 @@ def _dump_index(p: Packing, index: pd.Index[Any]) -> tuple[int, bytes]:
             _revive_regular(*parts[1:])
         except ValueError:
             raise UnsupportedError(
-                f"the freq of a pandas index says {frequency!r}, and the values do not follow it",
+                f"the values of a pandas index do not match its freq {frequency!r}",
                 hint="Set the freq of the index to None",
             ) from None
     return Tag.INDEX, p.pack(parts)
@@ -297,20 +296,20 @@ def _revive_values(name: Any, values: Any) -> pd.Index[Any]:
     array = _array(values)
     index: pd.Index[Any] = pd.Index(array, dtype=array.dtype, name=name, copy=False, tupleize_cols=False)
     if index.dtype != array.dtype:
-        raise CorruptError("a stored pandas index has a dtype that no index has")
+        raise CorruptError("a stored pandas index has an invalid dtype")
     return index
 
 
 def _array(values: Any) -> Any:
     if isinstance(values, pd.api.extensions.ExtensionArray):
         return values
-    return _row(values)
+    return _check_row(values)
 
 
 def _revive_regular(name: Any, values: Any, frequency: Any) -> pd.Index[Any]:
     index = _revive_values(name, values)
     if not isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
-        raise CorruptError("a stored pandas index has a frequency and no times")
+        raise CorruptError("a stored pandas index has a frequency but no times")
     return type(index)(index, freq=_parse_frequency(frequency, to_offset), name=name)
 
 
@@ -325,30 +324,30 @@ def _revive_range(name: Any, start: Any, stop: Any, step: Any) -> pd.RangeIndex:
 _MAX_LEVEL = 1 << 24
 
 
-def _level(level: Any) -> Any:
-    """A level of a MultiIndex, if pandas can look through it: a range takes no bytes and may be endless."""
+def _check_level(level: Any) -> Any:
+    """Return a level of a MultiIndex. Refuses huge ranges, which take no bytes but are expanded by pandas."""
     if isinstance(level, pd.RangeIndex) and len(level) > _MAX_LEVEL:
         raise TooLargeError(
             f"a level of a pandas MultiIndex is a range of {len(level)} labels",
-            hint="Drop those that are not used with .remove_unused_levels()",
+            hint="Drop unused labels with .remove_unused_levels()",
         )
     return level
 
 
 def _dump_multi(p: Packing, index: Any) -> tuple[int, bytes]:
-    levels = [_level(level.rename(None)) for level in index.levels]
+    levels = [_check_level(level.rename(None)) for level in index.levels]
     if not all(level.is_unique for level in levels):
         raise UnsupportedError(
-            "a pandas MultiIndex whose levels hold a value twice can not be saved",
-            hint="Make it anew with MultiIndex.from_tuples(…)",
+            "a pandas MultiIndex with a level that contains a value twice cannot be saved",
+            hint="Rebuild it with MultiIndex.from_tuples(…)",
         )
     return Tag.INDEX, p.pack(["multi", list(index.names), levels, list(index.codes), index.sortorder])
 
 
 def _revive_multi(names: Any, levels: Any, codes: Any, sort_order: Any) -> pd.MultiIndex:
     return pd.MultiIndex(
-        levels=[_level(_part(level, pd.Index)) for level in levels],
-        codes=[_integers(row) for row in codes],
+        levels=[_check_level(_part(level, pd.Index)) for level in levels],
+        codes=[_check_integers(row) for row in codes],
         names=names,
         sortorder=sort_order,
     )
@@ -396,7 +395,7 @@ def _column(index: pd.Index[Any], values: Any) -> pd.Series[Any]:
     array = _array(values)
     series: pd.Series[Any] = pd.Series(array, index=index, dtype=array.dtype, copy=False)
     if series.dtype != array.dtype:
-        raise CorruptError("a stored pandas column has a dtype that no column has")
+        raise CorruptError("a stored pandas column has an invalid dtype")
     return series
 
 
@@ -410,14 +409,14 @@ def _load_table(u: Unpacking, data: bytes) -> pd.DataFrame:
     if len(_part(labels, pd.Index)) != len(columns):
         raise CorruptError("a stored pandas table does not have as many columns as labels")
     index = _part(index, pd.Index)
-    # Labels may repeat, so the columns go in by number and are given their labels afterwards.
+    # Labels may repeat, so the columns are numbered first and labelled afterwards.
     table = pd.DataFrame({i: _column(index, values) for i, values in enumerate(columns)}, index=index)
     table.columns = labels
     _set_extras(table, *extras)
     return table
 
 
-# What arrays.py offers --------------------------------------------------------------------------------------
+# Dispatch ---------------------------------------------------------------------------------------------------
 
 _DUMPERS: dict[type, Dumper] = {
     pd.Timestamp: _dump_timestamp,
@@ -449,14 +448,14 @@ LOADERS: dict[Tag, Callable[[Unpacking, bytes], Any]] = {
 
 
 def dumper(kind: type) -> Dumper | None:
-    """How instances of a class of pandas are packed, or None if it is not one of values."""
+    """Return the dumper of a pandas class, or None if its instances are not values."""
     if issubclass(kind, pd.api.extensions.ExtensionArray):
         return _dump_extension
     return _DUMPERS.get(kind)
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a table, series or index, each with what its path gains."""
+    """Iterate over the parts of a table, series or index, with their path segments."""
     if isinstance(value, pd.DataFrame):
         yield ".columns", value.columns
         for label, column in value.items():

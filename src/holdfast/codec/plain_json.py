@@ -1,7 +1,7 @@
-"""Packed bytes as JSON for people: what a value says, without the marks that say what it is.
+"""Conversion of packed bytes to JSON for people, without type marks.
 
-Not lossless: a tuple looks like a list, a Decimal like text, long bytes are summed up. Use `json_codec` for
-anything that has to be read back.
+Not reversible: a tuple looks like a list, a Decimal like text, and long bytes are shortened. Use `json_codec` for data
+that is read back.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from itertools import product
 from operator import mul
 from typing import Any
 
-from holdfast.codec.json_codec import guarded, is_mark, to_json
+from holdfast.codec.json_codec import is_mark, limit_recursion, to_json
 from holdfast.codec.json_types import from_base64
 from holdfast.codec.opaque import OpaqueValue
 
 _SHORT = 64
-"""Up to so many bytes are shown; of more, how many there are and a digest, so that a comparison sees a change."""
+"""More bytes than this are shown as their number and a digest, so that a comparison notices changes."""
 
 
-@guarded
+@limit_recursion
 def to_plain(packed: bytes) -> Any:
-    """Packed bytes as a tree of JSON values that a person reads easily. There is no way back from it.
+    """Convert packed bytes to JSON that is easy to read.
 
     Raises `CorruptError` or `TooDeepError` for bytes that `Codec.pack` did not write.
     """
@@ -41,12 +41,11 @@ def _plain(tree: Any) -> Any:
         return {key: _plain(item) for key, item in tree.items()}
     ((mark, content),) = tree.items()
     if mark[1].isupper():
-        return _known(mark[1:], content)
+        return _known_class(mark[1:], content)
     return _PLAIN.get(mark, _plain)(content)
 
 
 def _text(tree: Any) -> str:
-    """A part of the tree as text."""
     plain = _plain(tree)
     import json
 
@@ -54,7 +53,7 @@ def _text(tree: Any) -> str:
 
 
 def _name(ref: str) -> str:
-    """`State` of `app.models:Outer.State`."""
+    """Return the short name: `State` for `app.models:Outer.State`."""
     return ref.rpartition(":")[2].rpartition(".")[2]
 
 
@@ -70,13 +69,13 @@ def _bytes(text: str, kind: str = "") -> str:
 
 
 def _mapping(tree: Any) -> Any:
-    """An object, with the text of each key; a list of pairs if two keys have the same."""
+    """Convert to an object with keys as text, or to a list of pairs if two keys have the same text."""
     pairs = list(tree.items()) if type(tree) is dict else tree
-    shown = {_text(key): _plain(item) for key, item in pairs}
-    return shown if len(shown) == len(pairs) else [[_plain(key), _plain(item)] for key, item in pairs]
+    tree = {_text(key): _plain(item) for key, item in pairs}
+    return tree if len(tree) == len(pairs) else [[_plain(key), _plain(item)] for key, item in pairs]
 
 
-def _moment(content: Any) -> str:
+def _datetime(content: Any) -> str:
     if type(content) is str:
         return content
     text, zone, _fold = content
@@ -91,8 +90,8 @@ def _complex(content: Any) -> str:
 def _exception(content: Any) -> str:
     ref, fields = content
     args = fields.get("args")
-    said = ", ".join(map(_text, args)) if type(args) is list else ""
-    return f"{_name(ref)}: {said}" if said else _name(ref)
+    message = ", ".join(map(_text, args)) if type(args) is list else ""
+    return f"{_name(ref)}: {message}" if message else _name(ref)
 
 
 def _model(content: Any) -> Any:
@@ -103,7 +102,7 @@ def _model(content: Any) -> Any:
     return _message(fields) if ref.startswith("langchain_core.messages.") else fields
 
 
-def _known(name: str, content: dict[str, Any]) -> dict[str, Any]:
+def _known_class(name: str, content: dict[str, Any]) -> dict[str, Any]:
     fields = {key: _plain(item) for key, item in content.items()}
     if "content" in fields:
         return _message(fields)
@@ -111,7 +110,7 @@ def _known(name: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(fields: dict[str, Any]) -> dict[str, Any]:
-    """A message: its type and content first, and of the rest what is not empty."""
+    """Put type and content first, and omit empty fields."""
     first = {key: fields[key] for key in ("type", "content") if key in fields}
     return first | {key: item for key, item in fields.items() if item not in (None, "", [], {})}
 
@@ -121,27 +120,27 @@ def _ext(content: Any) -> str:
     return _bytes(text, f"{OpaqueValue(tag, b'').type_name}, ")
 
 
-# numpy and pandas, without either of them -----------------------------------------------------------------------
+# numpy and pandas, without importing them -------------------------------------------------------------------
 
 _NUMBERS = {
     "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
     "f2": "e", "f4": "f", "f8": "d",
 }  # fmt: skip
-_FEW = 100
+_MAX_ITEMS = 100
 _MAX_AXES = 64
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _where_known(show: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Shows a list of parts, or just the parts where they are of a kind or size it was not made for."""
+def _or_raw(convert: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Fall back to the raw parts if they are of a type or size that `convert` does not handle."""
 
-    def shown(content: Any) -> Any:
+    def run(content: Any) -> Any:
         try:
-            return show(*content)
+            return convert(*content)
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, struct.error):
             return _plain(content)
 
-    return shown
+    return run
 
 
 def _numbers(spec: str, content: dict[str, str]) -> list[Any]:
@@ -153,7 +152,7 @@ def _numbers(spec: str, content: dict[str, str]) -> list[Any]:
 
 def _array(spec: str, shape: list[int], order: str, content: Any) -> Any:
     items = _plain(content) if spec == "|O" else _numbers(spec, content)
-    if len(items) > _FEW or len(items) != math.prod(shape) or len(shape) > _MAX_AXES:
+    if len(items) > _MAX_ITEMS or len(items) != math.prod(shape) or len(shape) > _MAX_AXES:
         raise ValueError
     if not items:
         return []
@@ -196,8 +195,8 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "$complex": _complex,
     "$range": lambda parts: f"range({', '.join(map(_text, parts))})",
     "$fraction": lambda parts: "/".join(map(_text, parts)),
-    "$datetime": _moment,
-    "$time": _moment,
+    "$datetime": _datetime,
+    "$time": _datetime,
     "$timedelta": lambda parts: str(dt.timedelta(*parts)),
     "$timezone": lambda content: content if type(content) is str else _text(content[1]),
     "$path": _nth(1),
@@ -216,9 +215,9 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "$flag": lambda parts: f"{_name(parts[0])}({_text(parts[1])})",
     "$exception": _exception,
     "$ext": _ext,
-    "$ndarray": _where_known(_array),
-    "$numpy_scalar": _where_known(_scalar),
-    "$timestamp": _where_known(_timestamp),
+    "$ndarray": _or_raw(_array),
+    "$numpy_scalar": _or_raw(_scalar),
+    "$timestamp": _or_raw(_timestamp),
     "$nat": lambda _: "NaT",
     "$pandas_na": lambda _: "NA",
 }

@@ -1,4 +1,4 @@
-"""What a user adds to the codec: types with their own form, and things that may be named."""
+"""Registered types, and functions and classes that values may contain by name."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.codec import class_lookup
-from holdfast.codec.known_classes import KNOWN_CLASSES
-from holdfast.codec.stdlib_types import KINDS
+from holdfast.codec.stdlib_types import STDLIB_TYPES
+from holdfast.codec.tags import KNOWN_CLASSES
 from holdfast.errors import InvalidError, UnsupportedError
 
 T = TypeVar("T")
 
-_OWN_TYPES = frozenset(
-    {kind.type for kind in KINDS} | {str, int, float, bool, bytes, list, dict, tuple, type(None), type, object}
+_BUILT_IN_TYPES = frozenset(
+    {handler.type for handler in STDLIB_TYPES}
+    | {str, int, float, bool, bytes, list, dict, tuple, type(None), type, object}
 )
-# Types are values too: `defaultdict(list)` holds one. These do nothing but make an empty or converted value.
+# Types that are values, as in `defaultdict(list)`. Calling them only creates or converts a value.
 _NAMEABLE_BUILTINS = (int, str, float, bool, bytes, bytearray, list, dict, set, frozenset, tuple, complex)
 
 
-_WELL_KNOWN = frozenset(shape.ref for shape in KNOWN_CLASSES.values())
+_WELL_KNOWN = frozenset(known.ref for known in KNOWN_CLASSES.values())
 
 
 class Registration(NamedTuple):
-    """One registered type."""
+    """A registered type, with its name and functions."""
 
     name: str
     type: type
@@ -33,10 +34,9 @@ class Registration(NamedTuple):
 
 
 class Registry:
-    """Types with a form of their own, and functions and classes that stored data may name.
+    """Types with functions that dump and load them, and functions and classes that stored data may name.
 
-    Registering is consent: `load` is called with whatever the stored bytes hold, so it should check it as it
-    would check any input.
+    A registered `load` is called with whatever the stored bytes contain: check it like any input.
     """
 
     def __init__(self) -> None:
@@ -50,15 +50,13 @@ class Registry:
     def register(
         self, type: type[T], dump: Callable[[T], Any], load: Callable[[Any], T], *, name: str | None = None
     ) -> None:
-        """Keep instances of exactly this type as what `dump` returns; `load` makes them again from it.
+        """Store instances of exactly this type as what `dump` returns; `load` rebuilds them from it.
 
-        `dump` may return anything the codec supports. `name` stands in the stored bytes (default: module and class
-        name): choose one yourself if the class may be moved. Subclasses are types of their own.
+        `dump` may return anything the codec supports. `name` is what the stored bytes call the type (default: module
+        and class name): choose one if the class may be moved. Subclasses are registered separately.
         """
-        if type in _OWN_TYPES or class_lookup.reference(type) in _WELL_KNOWN:
-            raise InvalidError(
-                f"{type.__name__} already has a form of its own", hint="Register a subclass of it instead"
-            )
+        if type in _BUILT_IN_TYPES or class_lookup.reference(type) in _WELL_KNOWN:
+            raise InvalidError(f"{type.__name__} is supported already", hint="Register a subclass of it instead")
         name = name or class_lookup.reference(type)
         other = self._by_name.get(name)
         if (
@@ -67,54 +65,54 @@ class Registry:
             and class_lookup.reference(other.type) != class_lookup.reference(type)
         ):
             raise InvalidError(
-                f"the name {name!r} is taken by {class_lookup.reference(other.type)}", hint="Pass another name="
+                f"the name {name!r} is in use by {class_lookup.reference(other.type)}", hint="Pass another name="
             )
         self._by_type[type] = self._by_name[name] = Registration(name, type, dump, load)
 
-    def allow(self, thing: Any, *, name: str | None = None) -> Any:
-        """Let values hold this function or class by its name. Returns it, so it works as a decorator."""
-        if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
-            raise InvalidError(f"{thing!r} is neither a function nor a class")
+    def allow(self, target: Any, *, name: str | None = None) -> Any:
+        """Let values contain this function or class by its name. Returns it, so that it works as a decorator."""
+        if not isinstance(target, type | FunctionType | BuiltinFunctionType):
+            raise InvalidError(f"{target!r} is neither a function nor a class")
         if name is None:
-            name = f"{thing.__module__}:{thing.__qualname__}"
+            name = f"{target.__module__}:{target.__qualname__}"
             if "<" in name:
                 raise InvalidError(
-                    f"{name} can not be found again by its name: it is a lambda or was made inside a function",
-                    hint="Define it at the top of a module, or pass a name= that you will register in every process",
+                    f"{name} cannot be found by its name: it is a lambda or defined in a function",
+                    hint="Define it at the top of a module, or pass name= and allow it in every process",
                 )
         other = self._named.get(name)
-        if other is not None and other is not thing and other.__qualname__ != thing.__qualname__:
-            raise InvalidError(f"the name {name!r} is taken by {other!r}", hint="Pass another name=")
-        self._named[name] = thing
-        self._names[thing] = name
-        return thing
+        if other is not None and other is not target and other.__qualname__ != target.__qualname__:
+            raise InvalidError(f"the name {name!r} is in use by {other!r}", hint="Pass another name=")
+        self._named[name] = target
+        self._names[target] = name
+        return target
 
     def registration(self, type: type) -> Registration | None:
-        """How this exact type is kept, if it was registered."""
+        """Return the registration of this exact type, if there is one."""
         return self._by_type.get(type)
 
     def registration_named(self, name: str) -> Registration | None:
-        """The registered type that stored bytes call by this name."""
+        """Return the registration of this stored name, if there is one."""
         return self._by_name.get(name)
 
-    def name_of(self, thing: Any) -> str:
-        """The name under which values may hold this function or class."""
-        name = self._names.get(thing)
+    def name_of(self, target: Any) -> str:
+        """Return the name of a function or class. Raises `UnsupportedError` if it was not allowed."""
+        name = self._names.get(target)
         if name is None:
-            what = getattr(thing, "__qualname__", repr(thing))
+            what = getattr(target, "__qualname__", repr(target))
             if "<" in what:
                 raise UnsupportedError(
-                    f"{what} can not be saved: a lambda or a function inside a function has no name to find it by",
+                    f"{what} cannot be saved: a lambda or nested function cannot be found by its name",
                     hint="Move it to the top of a module and allow it with holdfast.allow(…)",
                 )
             raise UnsupportedError(
-                f"{getattr(thing, '__module__', '')}:{what} is code, and code is saved only by a name that was allowed",
+                f"{getattr(target, '__module__', '')}:{what} is code, which is saved only by a name that was allowed",
                 hint=f"Allow it in every process that reads it: holdfast.allow({what})",
             )
         return name
 
     def named(self, name: str) -> Any:
-        """The function or class of this name, or None if it was not allowed here."""
+        """Return the function or class of this name, or None if it was not allowed."""
         return self._named.get(name)
 
 
@@ -122,3 +120,17 @@ default_registry = Registry()
 """The registry behind `holdfast.register` and `holdfast.allow`."""
 
 register, allow = default_registry.register, default_registry.allow
+
+
+ARRAY_LIBRARIES = ("numpy", "pandas")
+
+
+def import_array_types(library: str) -> Any:
+    """Import the module that handles a library's values, on first use: neither library is a dependency."""
+    if library == "pandas":
+        from holdfast.codec import pandas_types
+
+        return pandas_types
+    from holdfast.codec import numpy_types
+
+    return numpy_types

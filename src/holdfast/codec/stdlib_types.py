@@ -1,4 +1,4 @@
-"""Python's own types beyond JSON: for each a tag, how it becomes a payload, and how it comes back."""
+"""Handlers for types of the standard library that msgpack cannot represent."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ def load_tuple(u: Unpacking, data: bytes) -> tuple[Any, ...]:
 
 _MAX_COLLISIONS = 1000
 _MAX_BITS = 1 << 16
-"""How large the integers of a fraction or range may be: reducing and dividing them takes quadratic time."""
+"""Limits the integers of a fraction or range: reducing and dividing them takes quadratic time."""
 
 
-def _spread(items: list[Any], error: type[HoldfastError] = CorruptError) -> list[Any]:
-    """The same items of a set or keys of a dict, if their hashes are not made to collide, which takes forever."""
+def _check_hashes(items: list[Any], error: type[HoldfastError] = CorruptError) -> list[Any]:
+    """Return the items of a set or keys of a dict. Refuses forged hash collisions, which would take forever."""
     if len(items) > _MAX_COLLISIONS and len(items) - len(set(map(hash, items))) > _MAX_COLLISIONS:
         raise error(f"more than {_MAX_COLLISIONS} keys or items of a set have the same hash as another")
     return items
 
 
-def _small(numbers: list[int]) -> list[int]:
+def _check_size(numbers: list[int]) -> list[int]:
     if any(number.bit_length() > _MAX_BITS for number in numbers):
         raise TooLargeError(f"a fraction or range of integers with more than {_MAX_BITS} bits")
     return numbers
 
 
 def dump_set(p: Packing, value: Any) -> bytes:
-    return msgpack.join_array(sorted(map(p.pack, _spread(list(value), UnsupportedError))))
+    return msgpack.join_array(sorted(map(p.pack, _check_hashes(list(value), UnsupportedError))))
 
 
 def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
-    """A dict as alternating keys and values. Plain dicts with scalar keys do not come this way."""
+    """Pack alternating keys and values. Plain dicts with scalar keys are native to msgpack."""
     if getattr(value, "__dict__", None):
         raise UnsupportedError(
-            f"a {type(value).__name__} with attributes of its own can not be saved",
-            hint="Delete them, or register a class of your own",
+            f"a {type(value).__name__} with attributes of its own cannot be saved",
+            hint="Delete them, or register a subclass",
         )
     pairs = list(value.items())
-    _spread([key for key, _ in pairs], UnsupportedError)
+    _check_hashes([key for key, _ in pairs], UnsupportedError)
     return p.pack([part for pair in pairs for part in pair])
 
 
 def load_dict(u: Unpacking, data: bytes) -> dict[Any, Any]:
     parts = u.array(data)
-    return dict(zip(_spread(parts[::2]), parts[1::2], strict=True))
+    return dict(zip(_check_hashes(parts[::2]), parts[1::2], strict=True))
 
 
 def dump_int(_: Packing, value: int) -> bytes:
@@ -86,7 +86,7 @@ def load_complex(_: Unpacking, data: bytes) -> complex:
 
 
 def load_range(u: Unpacking, data: bytes) -> range:
-    return range(*_small(u.array(data, int, int, int)))
+    return range(*_check_size(u.array(data, int, int, int)))
 
 
 _SAFETY = {uuid.SafeUUID.unknown: b"", uuid.SafeUUID.safe: b"\x00", uuid.SafeUUID.unsafe: b"\x01"}
@@ -104,35 +104,35 @@ def load_uuid(_: Unpacking, data: bytes) -> uuid.UUID:
 # datetime ---------------------------------------------------------------------------------------------------
 
 
-def _dump_moment(p: Packing, value: dt.datetime | dt.time) -> bytes:
+def _dump_datetime(p: Packing, value: dt.datetime | dt.time) -> bytes:
     parts: list[Any] = [value.replace(tzinfo=None).isoformat()]
     if value.tzinfo is not None or value.fold:
         parts += [value.tzinfo, value.fold]
     return p.pack(parts)
 
 
-def _moment_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
+def _datetime_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
     text, *rest = u.array(data)
     if not rest:
         return text, {}
     zone, fold = rest
     if type(fold) is not int:
-        raise CorruptError("a stored time has a fold that is no number")
+        raise CorruptError("the fold of a stored time is not a number")
     if zone is not None and not is_a(zone, dt.tzinfo):
         raise ClassNotLoaded  # its time zone could not be revived
     return text, {"tzinfo": zone, "fold": fold}
 
 
 def load_datetime(u: Unpacking, data: bytes) -> dt.datetime:
-    text, rest = _moment_parts(u, data)
-    moment = dt.datetime.fromisoformat(text)
-    return moment.replace(**rest) if rest else moment
+    text, rest = _datetime_parts(u, data)
+    value = dt.datetime.fromisoformat(text)
+    return value.replace(**rest) if rest else value
 
 
 def load_time(u: Unpacking, data: bytes) -> dt.time:
-    text, rest = _moment_parts(u, data)
-    moment = dt.time.fromisoformat(text)
-    return moment.replace(**rest) if rest else moment
+    text, rest = _datetime_parts(u, data)
+    value = dt.time.fromisoformat(text)
+    return value.replace(**rest) if rest else value
 
 
 def dump_timezone(p: Packing, value: dt.timezone) -> bytes:
@@ -145,7 +145,7 @@ def load_timezone(u: Unpacking, data: bytes) -> dt.timezone:
 
 def dump_zoneinfo(_: Packing, value: zoneinfo.ZoneInfo) -> bytes:
     if value.key is None:
-        raise UnsupportedError("a ZoneInfo without a key can not be saved", hint="Make it with ZoneInfo('Area/City')")
+        raise UnsupportedError("a ZoneInfo without a key cannot be saved", hint="Create it with ZoneInfo('Area/City')")
     return value.key.encode()
 
 
@@ -155,7 +155,7 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 def load_zoneinfo(_: Unpacking, data: bytes) -> zoneinfo.ZoneInfo:
     key = data.decode()
     if not _ZONE_KEY.fullmatch(key):
-        raise CorruptError(f"{key!r} names no time zone")
+        raise CorruptError(f"{key!r} is not the name of a time zone")
     try:
         return zoneinfo.ZoneInfo(key)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -189,20 +189,22 @@ _PATTERN_FLAGS = int(re.A | re.I | re.L | re.M | re.S | re.U | re.X)
 
 
 def _slow_to_compile(pattern: str | bytes, flags: int) -> bool:
-    # Ranges of characters that have another case are worked out one by one.
+    # Python expands ranges of characters that have another case one by one.
     return len(pattern) > (200 if flags & re.IGNORECASE and not pattern.isascii() else 20_000)
 
 
 def dump_pattern(p: Packing, value: re.Pattern[Any]) -> bytes:
     if _slow_to_compile(value.pattern, value.flags):
-        raise UnsupportedError("so long a regular expression can not be saved", hint="Save its text, and compile it")
+        raise UnsupportedError(
+            "the regular expression is too long to be saved", hint="Save its text and compile it after loading"
+        )
     return p.pack([value.pattern, value.flags & _PATTERN_FLAGS])
 
 
 def load_pattern(u: Unpacking, data: bytes) -> re.Pattern[Any]:
     pattern, flags = u.array(data)
     if type(pattern) not in (str, bytes) or type(flags) is not int or flags & ~_PATTERN_FLAGS:
-        raise CorruptError("a stored regular expression is none, or has unknown flags")  # re.DEBUG would print
+        raise CorruptError("a stored regular expression is invalid or has unknown flags")  # re.DEBUG would print
     if _slow_to_compile(pattern, flags):
         raise ClassNotLoaded
     return re.compile(pattern, flags)
@@ -233,7 +235,7 @@ def load_address(u: Unpacking, data: bytes) -> Any:
 def load_deque(u: Unpacking, data: bytes) -> collections.deque[Any]:
     maxlen, items = u.array(data)
     if type(items) is not list:
-        raise CorruptError("a stored deque does not hold its items")
+        raise CorruptError("a stored deque lacks its items")
     return collections.deque(items, maxlen)
 
 
@@ -244,7 +246,7 @@ def dump_defaultdict(p: Packing, value: collections.defaultdict[Any, Any]) -> by
 def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, Any]:
     factory, items = u.array(data)
     if type(items) is not dict:
-        raise CorruptError("a stored defaultdict does not hold its items")
+        raise CorruptError("a stored defaultdict lacks its items")
     if factory is not None and type(factory) is OpaqueValue:
         raise ClassNotLoaded
     return collections.defaultdict(factory, items)
@@ -256,12 +258,12 @@ def load_counter(u: Unpacking, data: bytes) -> collections.Counter[Any]:
     return counter
 
 
-_DECIMAL = decimal.Context(capitals=1)  # the text does not depend on the thread's own context
+_DECIMAL = decimal.Context(capitals=1)  # independent of the thread's context
 
-KINDS: tuple[TypeHandler, ...] = (
+STDLIB_TYPES: tuple[TypeHandler, ...] = (
     TypeHandler(tuple, Tag.TUPLE, dump_tuple, load_tuple),
-    TypeHandler(set, Tag.SET, dump_set, lambda u, data: set(_spread(u.array(data)))),
-    TypeHandler(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_spread(u.array(data)))),
+    TypeHandler(set, Tag.SET, dump_set, lambda u, data: set(_check_hashes(u.array(data)))),
+    TypeHandler(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_check_hashes(u.array(data)))),
     TypeHandler(dict, Tag.DICT, dump_dict, load_dict),
     TypeHandler(int, Tag.INT, dump_int, load_int),
     TypeHandler(
@@ -272,7 +274,9 @@ KINDS: tuple[TypeHandler, ...] = (
     ),
     TypeHandler(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
     TypeHandler(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
-    TypeHandler(range, Tag.RANGE, lambda p, value: p.pack(_small([value.start, value.stop, value.step])), load_range),
+    TypeHandler(
+        range, Tag.RANGE, lambda p, value: p.pack(_check_size([value.start, value.stop, value.step])), load_range
+    ),
     TypeHandler(
         decimal.Decimal,
         Tag.DECIMAL,
@@ -282,18 +286,18 @@ KINDS: tuple[TypeHandler, ...] = (
     TypeHandler(
         fractions.Fraction,
         Tag.FRACTION,
-        lambda p, value: p.pack(_small([value.numerator, value.denominator])),
-        lambda u, data: fractions.Fraction(*_small(u.array(data, int, int))),
+        lambda p, value: p.pack(_check_size([value.numerator, value.denominator])),
+        lambda u, data: fractions.Fraction(*_check_size(u.array(data, int, int))),
     ),
     TypeHandler(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
-    TypeHandler(dt.datetime, Tag.DATETIME, _dump_moment, load_datetime),
+    TypeHandler(dt.datetime, Tag.DATETIME, _dump_datetime, load_datetime),
     TypeHandler(
         dt.date,
         Tag.DATE,
         lambda _, value: value.isoformat().encode(),
         lambda _, data: dt.date.fromisoformat(data.decode("ascii")),
     ),
-    TypeHandler(dt.time, Tag.TIME, _dump_moment, load_time),
+    TypeHandler(dt.time, Tag.TIME, _dump_datetime, load_time),
     TypeHandler(
         dt.timedelta,
         Tag.TIMEDELTA,

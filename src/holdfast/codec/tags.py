@@ -1,12 +1,16 @@
-"""Which number stands for which type in stored bytes. Part of the storage format: never renumber.
+"""The numbers of types and well-known classes in stored bytes. Part of the storage format: never renumber.
 
-A value that msgpack has no form for is an *ext*: one of these tags and a payload. `docs/format.md` lists what
-each payload holds. A reader that meets a tag it does not know keeps the value inert.
+A value that msgpack cannot represent is an *ext*: a tag and a payload. `docs/format.md` describes each payload. A
+value whose tag this release does not know is read as an `OpaqueValue`.
+
+LangChain's messages are the most frequent values. Of a well-known class only a number and the fields are stored, not
+its name. A class whose fields differ from those listed here (another release of its library) is stored by name.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Tag(IntEnum):
@@ -39,7 +43,7 @@ class Tag(IntEnum):
     IPADDRESS = 24
     FRACTION = 25
 
-    # an application's classes
+    # classes of the application
     DATACLASS = 32
     ATTRS = 33
     PYDANTIC = 34
@@ -68,3 +72,49 @@ class Tag(IntEnum):
     EXTENSION_ARRAY = 79
     PERIOD = 80
     INTERVAL = 81
+
+
+class KnownClass(NamedTuple):
+    """A class, the tag of its kind, and its fields in stored order."""
+
+    ref: str
+    kind: Tag
+    names: tuple[str, ...]
+
+
+_MESSAGE = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
+_AI = (*_MESSAGE, "tool_calls", "invalid_tool_calls", "usage_metadata")
+_TOOL = (*_MESSAGE, "tool_call_id", "artifact", "status")
+
+
+def _message(module: str, name: str, names: tuple[str, ...] = _MESSAGE) -> KnownClass:
+    return KnownClass(f"langchain_core.messages.{module}:{name}", Tag.PYDANTIC, names)
+
+
+KNOWN_CLASSES: dict[int, KnownClass] = {
+    1: _message("human", "HumanMessage"),
+    2: _message("ai", "AIMessage", _AI),
+    3: _message("system", "SystemMessage"),
+    4: _message("tool", "ToolMessage", _TOOL),
+    5: _message("function", "FunctionMessage"),
+    6: _message("chat", "ChatMessage", (*_MESSAGE, "role")),
+    7: _message("modifier", "RemoveMessage"),
+    8: _message("human", "HumanMessageChunk"),
+    9: _message("ai", "AIMessageChunk", (*_AI, "tool_call_chunks", "chunk_position")),
+    10: _message("system", "SystemMessageChunk"),
+    11: _message("tool", "ToolMessageChunk", _TOOL),
+    12: _message("function", "FunctionMessageChunk"),
+    13: _message("chat", "ChatMessageChunk", (*_MESSAGE, "role")),
+    14: KnownClass("langchain_core.documents.base:Document", Tag.PYDANTIC, ("id", "metadata", "page_content", "type")),
+    15: KnownClass("langgraph.types:Send", Tag.DATACLASS, ("node", "arg")),
+    16: KnownClass("langgraph.types:Send", Tag.DATACLASS, ("node", "arg", "timeout")),
+    17: KnownClass("langgraph.types:Command", Tag.DATACLASS, ("graph", "update", "resume", "goto")),
+    18: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id")),
+    19: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id", "response_schema")),
+    20: KnownClass("langgraph.checkpoint.serde.types:_DeltaSnapshot", Tag.NAMEDTUPLE, ("value",)),
+    21: KnownClass("holdfast.interfaces.langgraph.contents:SerializedValue", Tag.DATACLASS, ("type", "data")),
+}
+
+KNOWN_CLASS_NUMBERS: dict[tuple[str, tuple[str, ...]], int] = {
+    (known.ref, known.names): number for number, known in KNOWN_CLASSES.items()
+}

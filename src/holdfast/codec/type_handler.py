@@ -1,4 +1,4 @@
-"""What the codec asks of a type: how its values become a payload, and how they come back."""
+"""The interface between the codec and the modules that pack the values of single types."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from holdfast.codec.tags import Tag
 
 
 class ClassNotLoaded(Exception):
-    """The value is sound, and this machine or process has no such thing: it stays inert."""
+    """The value is valid, but its class is not available in this process: it is read as an `OpaqueValue`."""
 
 
 class Packing(Protocol):
-    """A packing under way, as seen by what packs one type."""
+    """The part of `Packer` that a type handler uses."""
 
     def pack(self, value: Any) -> bytes:
-        """A part of the value, of any type, as bytes."""
+        """Pack a part of the value, of any type."""
         ...
 
     def spend(self, weight: int) -> None:
-        """Count bytes that are about to be packed against the limit."""
+        """Count bytes that are about to be packed against the size limit."""
         ...
 
 
 class Unpacking(Protocol):
-    """An unpacking under way, as seen by what unpacks one type."""
+    """The part of `Unpacker` that a type handler uses."""
 
     def value(self, data: bytes) -> Any:
-        """The value in bytes from inside others."""
+        """Unpack a part of the value."""
         ...
 
     def array(self, data: bytes, *types: type) -> list[Any]:
-        """A payload that is a list, optionally of exactly these types."""
+        """Unpack a payload that is a list, optionally of exactly these types."""
         ...
 
 
 Dumper: TypeAlias = Callable[[Packing, Any], tuple[int, bytes]]
-"""Gives the tag and the payload of a value."""
+"""Returns the tag and the payload of a value."""
 
 Loader: TypeAlias = Callable[[Unpacking, bytes], Any]
-"""Makes a value from its payload."""
+"""Builds a value from its payload."""
 
 
 class TypeHandler(NamedTuple):
-    """One exact type, its tag, and the two directions."""
+    """Packs and unpacks the values of one exact type."""
 
     type: type
     tag: Tag

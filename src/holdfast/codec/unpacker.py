@@ -1,7 +1,7 @@
-"""Bytes to values.
+"""Unpacking of bytes into values.
 
-Made for bytes that somebody may have forged: nothing is imported, no constructor of an application runs, and
-whatever is wrong is a typed error. What is sound and merely not available here comes back inert.
+The bytes may be forged: nothing is imported, no constructor of the application runs, and every defect is a typed error.
+A valid value whose class is not available in this process is read as an `OpaqueValue`.
 """
 
 from __future__ import annotations
@@ -15,107 +15,105 @@ from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from holdfast.codec import class_lookup, msgpack
-from holdfast.codec.known_classes import KNOWN_CLASSES
-from holdfast.codec.message_cache import MessageParts, take_apart
-from holdfast.codec.object_plan import ClassMismatch, ObjectPlan
-from holdfast.codec.object_plans import PydanticPlan, plan_for
+from holdfast.codec.message_cache import MessageParts, cache_messages
+from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
-from holdfast.codec.registry import Registry
-from holdfast.codec.stdlib_types import KINDS
-from holdfast.codec.tags import Tag
+from holdfast.codec.registry import Registry, import_array_types
+from holdfast.codec.stdlib_types import STDLIB_TYPES
+from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.codec.type_handler import ClassNotLoaded, Loader, Unpacking
 from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 
 _SHALLOW = 64
-"""So few bytes can not nest deeply enough to do harm, whatever they hold."""
+"""Up to this many bytes cannot nest deeply enough to overflow the stack."""
 
-_MODEST_RECURSION = 10_000
-"""With a recursion limit up to this, Python itself stops the decoder before a main thread's stack is full."""
+_SAFE_RECURSION_LIMIT = 10_000
+"""Up to this recursion limit, Python stops the decoder before the main thread's stack overflows."""
 
-_WORTH_BATCHING = 8
-"""From so many messages on, they are made together."""
+_MIN_BATCH = 8
+"""From this many messages on, they are built together."""
 
-# What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
-_ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, ClassMismatch, ClassNotLoaded)
+# Errors of the fast path in `unpack_batch`; the slow path then reports them.
+_NEEDS_SLOW_PATH = (KeyError, TypeError, ValueError, AttributeError, RecursionError, ClassMismatch, ClassNotLoaded)
 
 
 class Unpacker:
-    """One unpacking, and how deep it is."""
+    """Unpacks one value at a time: counts how deeply typed values are nested."""
 
-    __slots__ = ("_decode", "_guarded", "_makers", "_max_bytes", "_may_revive", "_nesting", "_registry")
+    __slots__ = ("_builders", "_decode", "_max_bytes", "_may_revive", "_nesting", "_registry", "_stack_is_safe")
 
     def __init__(self, registry: Registry, max_bytes: int, may_revive: Callable[[str], bool] | None = None) -> None:
         self._registry = registry
         self._may_revive = may_revive
         self._max_bytes = max_bytes
         self._nesting = 0
-        self._guarded = False
+        self._stack_is_safe = False
         self._decode = Decoder(ext_hook=self._revive).decode
-        self._makers: dict[int, Callable[[Any], Any]] = {}
+        self._builders: dict[int, Callable[[Any], Any]] = {}
 
     def unpack(self, data: bytes) -> Any:
-        """The value that these bytes hold."""
+        """Unpack bytes that `Packer.pack_top` wrote."""
         if data[:2] == msgpack.SHAPED_MARK or len(data) > self._max_bytes:
             return self.unpack_batch([data])[0]
-        self._look()
-        self._makers.clear()
+        self._check_stack()
+        self._builders.clear()
         return self.value(data[1:] if data[:1] == msgpack.ESCAPE else data)
 
     def unpack_batch(self, items: list[bytes]) -> list[Any]:
-        """The values that these packed bytes hold, each standing on its own."""
-        self._look()
-        self._makers.clear()  # looked up once a call: classes may be reloaded
-        if len(items) >= _WORTH_BATCHING:
+        """Unpack many values, each packed on its own."""
+        self._check_stack()
+        self._builders.clear()  # classes may be reloaded between calls
+        if len(items) >= _MIN_BATCH:
             shaped = [data for data in items if data[:2] == msgpack.SHAPED_MARK]
-            parts = self._shaped_parts(shaped) if len(shaped) >= _WORTH_BATCHING else None
+            parts = self._shaped_parts(shaped) if len(shaped) >= _MIN_BATCH else None
             if parts is not None:
-                made = PydanticPlan.make_many(*parts)
-                if len(made) == len(items):
-                    return made
+                models = PydanticPlan.build_many(*parts)
+                if len(models) == len(items):
+                    return models
                 others = iter(self._unpack_each([data for data in items if data[:2] != msgpack.SHAPED_MARK]))
-                each = iter(made)
-                return [next(each) if data[:2] == msgpack.SHAPED_MARK else next(others) for data in items]
+                known = iter(models)
+                return [next(known) if data[:2] == msgpack.SHAPED_MARK else next(others) for data in items]
         return self._unpack_each(items)
 
-    def _look(self) -> None:
-        """See whether Python itself keeps the decoder from filling the stack.
+    def _check_stack(self) -> None:
+        """Find out whether Python itself keeps the decoder from overflowing the stack.
 
-        Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
+        Outside the main thread the stack may be small, and the depth is checked before decoding.
         """
-        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
+        self._stack_is_safe = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _SAFE_RECURSION_LIMIT
 
-    def unpack_again(self, items: list[bytes], made: MessageParts) -> tuple[list[Any], MessageParts | None]:
-        """The same, and what makes it quicker next time, if all of them are messages."""
-        count = len(made.fields)
+    def unpack_cached(self, items: list[bytes], cached: MessageParts) -> tuple[list[Any], MessageParts | None]:
+        """Unpack many values that start with the cached ones. Returns a new cache if all of them are messages."""
+        count = len(cached.fields)
         if count < len(items):
-            self._look()
+            self._check_stack()
             parts = self._shaped_parts(items[count:])
-            more = None if parts is None else take_apart(items[count:], *parts)
+            more = None if parts is None else cache_messages(items[count:], *parts)
             if more is None:
                 return self.unpack_batch(items), None
-            made = made.and_then(more)
-        return made.fresh(), made
+            cached = cached.extended(more)
+        return cached.build(), cached
 
     def _shaped_parts(self, items: list[bytes]) -> tuple[list[PydanticPlan], Sequence[dict[str, Any]]] | None:
-        """Values of well-known classes, as their plans and fields; None if one needs a closer look."""
+        """Decode values of well-known classes into plans and fields. Returns None if the slow path must read them."""
         if max(map(len, items)) > self._max_bytes:
             return None
         try:
-            if not self._guarded:
+            if not self._stack_is_safe:
                 for data in items:
                     msgpack.check_depth(data)
             marks, numbers, fields = zip(*map(self._decode, items), strict=True)
             if marks.count(None) != len(items) or {*map(type, numbers)} != {int} or {*map(type, fields)} != {dict}:
                 return None
-            by_number = {number: _shaped_plan(number) for number in set(numbers)}
+            by_number = {number: _known_plan(number) for number in set(numbers)}
             plans = [by_number[number] for number in numbers]
-            return (plans, fields) if PydanticPlan.fit(plans, fields) else None
-        except (HoldfastError, MsgspecError, *_ANY_TROUBLE):
-            return None  # the long way says what it was
+            return (plans, fields) if PydanticPlan.can_build_many(plans, fields) else None
+        except (HoldfastError, MsgspecError, *_NEEDS_SLOW_PATH):
+            return None
 
     def _unpack_each(self, items: list[bytes]) -> list[Any]:
         values: list[Any] = []
-        decode, makers = self._decode, self._makers
+        decode, builders = self._decode, self._builders
         for data in items:
             size = len(data)
             if size > self._max_bytes:
@@ -127,13 +125,13 @@ class Unpacker:
                 values.append(self.value(data[1:] if data[:1] == msgpack.ESCAPE else data))
                 continue
             try:
-                # Most values come this way: the same as `self.shaped(self.value(data))`, without the calls.
-                if self._guarded or size <= _SHALLOW:
+                # The fast path, inlined: `self.shaped(self.value(data))`.
+                if self._stack_is_safe or size <= _SHALLOW:
                     _, number, fields = decode(data)
                     if type(number) is int:
-                        values.append(makers[number](fields))
+                        values.append(builders[number](fields))
                         continue
-            except _ANY_TROUBLE:
+            except _NEEDS_SLOW_PATH:
                 pass
             try:
                 values.append(self.shaped(self.value(data)))
@@ -142,23 +140,23 @@ class Unpacker:
         return values
 
     def value(self, data: bytes) -> Any:
-        """The value in bytes from inside others."""
-        if not self._guarded and len(data) > _SHALLOW:
+        """Unpack bytes that are part of others."""
+        if not self._stack_is_safe and len(data) > _SHALLOW:
             msgpack.check_depth(bytes(data))
         try:
             return self._decode(data)
         except HoldfastError:
             raise
         except RecursionError:
-            raise TooDeepError("packed bytes nest too deeply to be read here") from None
+            raise TooDeepError("packed bytes are nested too deeply for the remaining stack") from None
         except Exception as error:  # noqa: BLE001 - a key's own `__hash__` may raise anything
             raise CorruptError(f"not the packed form of a value: {type(error).__name__}: {error}") from None
 
     def array(self, data: bytes, *types: type) -> list[Any]:
-        """A payload that is a list, optionally of exactly these types."""
+        """Unpack a payload that is a list, optionally of exactly these types."""
         parts = self.value(data)
         if type(parts) is not list or (types and tuple(map(type, parts)) != types):
-            raise CorruptError("a typed value's payload does not have its parts")
+            raise CorruptError("the payload of a typed value lacks its parts")
         return parts
 
     def _revive(self, tag: int, view: memoryview) -> Any:
@@ -171,41 +169,39 @@ class Unpacker:
             raise TooDeepError(f"packed bytes nest typed values more than {msgpack.MAX_NESTING} deep")
         self._nesting += 1
         try:
-            # A payload with values inside is not copied, lest values in each other be copied over and over.
-            return loader(self, bytes(view) if tag in _RAW else view)
+            # A payload that contains values is not copied: nested values would be copied again at every level.
+            return loader(self, bytes(view) if tag in _LEAF_TAGS else view)
         except (ClassMismatch, ClassNotLoaded):
             return OpaqueValue(tag, bytes(view))
         except HoldfastError:
             raise
-        except Exception as error:  # noqa: BLE001 - loaders run on forged payloads: whatever they raise means this
+        except Exception as error:  # noqa: BLE001 - forged payloads may make a loader raise anything
             name = Tag(tag).name.lower()
-            raise CorruptError(
-                f"a stored {name} does not hold what a {name} holds: {type(error).__name__}: {error}"
-            ) from None
+            raise CorruptError(f"the payload of a stored {name} is invalid: {type(error).__name__}: {error}") from None
         finally:
             self._nesting -= 1
 
     def shaped(self, parts: Any) -> Any:
-        """A value of a well-known class, from `[None, shape, fields]`."""
+        """Build a value of a well-known class from `[None, number, fields]`."""
         try:
             mark, number, fields = parts
             if mark is not None or type(number) is not int:
                 raise ValueError
-            make = self._makers.get(number)
-            if make is None:
-                make = self._makers[number] = _maker(number)
-            return make(fields)
+            build = self._builders.get(number)
+            if build is None:
+                build = self._builders[number] = _find_builder(number)
+            return build(fields)
         except (TypeError, ValueError, AttributeError):
             raise CorruptError("a stored value of a well-known class lacks its parts") from None
 
     def plan(self, ref: str, tag: Tag) -> ObjectPlan:
-        """How to put objects of a class together again, if that may be done here."""
+        """Return the plan of a class. Raises `ClassNotLoaded` if it may not be revived."""
         if self._may_revive is not None and not self._may_revive(ref):
             raise ClassNotLoaded
         return _plan(ref, tag)
 
     def registered(self, data: bytes) -> Any:
-        """A value of a type that the application registered."""
+        """Load a value of a type that the application registered."""
         name, dumped = _parts(self, data, 2)
         registration = self._registry.registration_named(name)
         if registration is None:
@@ -219,12 +215,12 @@ class Unpacker:
             ) from error
 
     def reference(self, data: bytes) -> Any:
-        """A function or class by its name."""
+        """Find a function or class that was allowed by its name."""
         name = self.value(data)
-        thing = self._registry.named(name) if type(name) is str else None
-        if thing is None:
+        target = self._registry.named(name) if type(name) is str else None
+        if target is None:
             raise ClassNotLoaded
-        return thing
+        return target
 
 
 def _parts(u: Unpacking, data: bytes, count: int) -> list[Any]:
@@ -234,28 +230,28 @@ def _parts(u: Unpacking, data: bytes, count: int) -> list[Any]:
     return parts
 
 
-# Classes -----------------------------------------------------------------------------------------------------
+# Classes ----------------------------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
-    """A class that was revived before, and how to see at a glance that it still is the one loaded."""
+class _CachedPlan(NamedTuple):
+    """The plan of a class, with what shows that the class was not reloaded since."""
 
     module: Any
     namespace: dict[str, Any]
     plan: ObjectPlan
 
 
-_FOUND: dict[str, _Found] = {}
+_PLANS: dict[str, _CachedPlan] = {}
 
 
 def _plan(ref: str, tag: int) -> ObjectPlan:
-    """The plan of a class named in data, if that class is loaded and may be revived."""
+    """Return the plan of a class named in data. Raises `ClassNotLoaded` if it is not loaded or may not be revived."""
     module_name, _, qualname = ref.partition(":")
-    found = _FOUND.get(ref)
+    cached = _PLANS.get(ref)
     if (
-        found is None
-        or sys.modules.get(module_name) is not found.module
-        or found.namespace.get(qualname) is not found.plan.cls
+        cached is None
+        or sys.modules.get(module_name) is not cached.module
+        or cached.namespace.get(qualname) is not cached.plan.cls
     ):
         cls = class_lookup.find_loaded(ref)
         if cls is None:
@@ -265,10 +261,10 @@ def _plan(ref: str, tag: int) -> ObjectPlan:
         except UnsupportedError:
             raise ClassNotLoaded from None
         module = sys.modules[module_name]
-        found = _FOUND[ref] = _Found(module, object.__getattribute__(module, "__dict__"), plan)
-    if found.plan.tag != tag:
+        cached = _PLANS[ref] = _CachedPlan(module, object.__getattribute__(module, "__dict__"), plan)
+    if cached.plan.tag != tag:
         raise ClassNotLoaded
-    return found.plan
+    return cached.plan
 
 
 def _load_object(tag: Tag) -> Callable[[Unpacker, Any], Any]:
@@ -277,35 +273,35 @@ def _load_object(tag: Tag) -> Callable[[Unpacker, Any], Any]:
     def load(u: Unpacker, data: bytes) -> Any:
         parts = _parts(u, data, 2)
         if type(parts[1]) is not fields_type:
-            raise CorruptError("a stored object's fields are not fields")
+            raise CorruptError("the fields of a stored object have the wrong type")
         return u.plan(parts[0], tag).load(parts)
 
     return load
 
 
-def _maker(number: int) -> Callable[[Any], Any]:
-    """What makes values of a shape from their fields, with the class that is loaded now."""
-    shape = KNOWN_CLASSES.get(number)
-    if shape is None:
+def _find_builder(number: int) -> Callable[[Any], Any]:
+    """Return the function that builds values of a well-known class from their fields."""
+    known = KNOWN_CLASSES.get(number)
+    if known is None:
         raise ClassNotLoaded  # written by a newer release
-    plan = _plan(shape.ref, shape.kind)
-    if isinstance(plan, PydanticPlan) and plan.names == shape.names:
-        return plan.make_shaped
-    known = set(shape.names)
+    plan = _plan(known.ref, known.kind)
+    if isinstance(plan, PydanticPlan) and plan.names == known.names:
+        return plan.build_shaped
+    names = set(known.names)
 
-    def make(fields: Any) -> Any:
-        if type(fields) is not dict or fields.keys() != known:
+    def build(fields: Any) -> Any:
+        if type(fields) is not dict or fields.keys() != names:
             raise ClassNotLoaded
-        return plan.load([shape.ref, fields, (1 << len(fields)) - 1, None, None])
+        return plan.load([known.ref, fields, (1 << len(fields)) - 1, None, None])
 
-    return make
+    return build
 
 
-def _shaped_plan(number: int) -> PydanticPlan:
-    """The plan of a shape whose class is as it was when the shape was listed."""
-    shape = KNOWN_CLASSES.get(number)
-    plan = None if shape is None else _plan(shape.ref, shape.kind)
-    if shape is None or not isinstance(plan, PydanticPlan) or plan.names != shape.names:
+def _known_plan(number: int) -> PydanticPlan:
+    """Return the plan of a well-known model. Raises `ClassNotLoaded` if the loaded class has other fields."""
+    known = KNOWN_CLASSES.get(number)
+    plan = None if known is None else _plan(known.ref, known.kind)
+    if known is None or not isinstance(plan, PydanticPlan) or plan.names != known.names:
         raise ClassNotLoaded
     return plan
 
@@ -314,14 +310,12 @@ def _load_array(tag: Tag, library: str) -> Loader:
     def load(u: Unpacking, data: bytes) -> Any:
         if library not in sys.modules:
             raise ClassNotLoaded
-        from holdfast.codec import array_types
-
-        return array_types.LOADERS[tag](u, data)
+        return import_array_types(library).LOADERS[tag](u, data)
 
     return load
 
 
-_RAW = frozenset(
+_LEAF_TAGS = frozenset(
     {
         Tag.INT,
         Tag.STR,
@@ -335,7 +329,7 @@ _RAW = frozenset(
         Tag.PANDAS_NA,
     }
 )
-_LOADERS: dict[int, Callable[[Unpacker, Any], Any]] = {kind.tag: kind.load for kind in KINDS}
+_LOADERS: dict[int, Callable[[Unpacker, Any], Any]] = {handler.tag: handler.load for handler in STDLIB_TYPES}
 _LOADERS |= {tag: _load_object(tag) for tag in Tag if Tag.DATACLASS <= tag <= Tag.EXCEPTION}
 _LOADERS |= {tag: _load_array(tag, "numpy") for tag in Tag if Tag.NDARRAY <= tag < Tag.TIMESTAMP}
 _LOADERS |= {tag: _load_array(tag, "pandas") for tag in Tag if Tag.TIMESTAMP <= tag <= Tag.INTERVAL}

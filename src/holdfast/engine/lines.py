@@ -407,7 +407,7 @@ class LineIndex:
         ends = [Position(*StepRef.of(row)[:2]) for rows in heads for row in rows]
         candidates = await self.last_before(line, ends, time)
         if not candidates:
-            raise NotFoundError("the thread has no checkpoint of that time or before", where=f"thread {line}")
+            raise NotFoundError("the thread has no checkpoint at or before that time", where=f"thread {line}")
         last = max(candidates, key=lambda point: (point.time, point.id, point.revision))
         if last.pruned:
             raise pruned_error(line)

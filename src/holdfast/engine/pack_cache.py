@@ -48,7 +48,7 @@ class PackCache:
         if len(values) < _SHORT:
             return self._codec.pack_items(values)
         before: PackedMessages | None = self._cache.get(("seen", self._line, key))
-        packed, after = self._codec.pack_again(values.copy(), before)
+        packed, after = self._codec.pack_cached(values.copy(), before)
         if after is not before:
             self._store("seen", key, after)
         return packed
@@ -66,7 +66,7 @@ class PackCache:
         """Unpack a long list or string. Returns None if it is something else, or was not unpacked before."""
         if isinstance(packed, list):
             parts: MessageParts | None = self._cache.get(("made", self._line, key))
-            values, after, before = self._codec.unpack_again(packed, parts)
+            values, after, before = self._codec.unpack_cached(packed, parts)
             if after is not parts:
                 self._store("made", key, after)
             self._store("seen", key, before)

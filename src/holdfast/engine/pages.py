@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.html import html_listing
 
 T = TypeVar("T")
 
@@ -24,6 +25,12 @@ class Page(list[T]):
         super().__init__(items)
         self.next = next
         self._read = read
+
+    def __repr__(self) -> str:
+        return f"<Page of {len(self)}{'' if self.next is None else ', more follow'}>"
+
+    def _repr_html_(self) -> str:
+        return html_listing(self)
 
     @classmethod
     def cut(cls, items: Sequence[T], limit: int, cursor: Callable[[T], str], read: ReadPage[T]) -> Page[T]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
+
+from holdfast.engine.html import format_time, html_table
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
@@ -20,6 +22,9 @@ else:
     from typing import TypeVar
 
     S = TypeVar("S")
+
+Progress: TypeAlias = "Callable[[int, int | None, str], None]"
+"""Called from time to time with how much is done, the total if it is known, and what was done last."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,6 +82,16 @@ class Checkpoint(NamedTuple, Generic[S]):
             merged=metadata.get("merged") if len(header.parents) > 1 else None,
             state=state,
         )
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.id} of {self.thread!r}, step {self.step}, {self.kind}, {format_time(self.time)}>"
+
+    def _repr_html_(self) -> str:
+        names = ("thread", "id", "parent", "merged", "branch", "step", "kind")
+        rows = [(name, value) for name in names if (value := getattr(self, name)) is not None]
+        state = ", ".join(map(str, self.state)) if isinstance(self.state, dict) else type(self.state).__name__
+        rows += [("time", format_time(self.time)), ("metadata", self.metadata), ("state", state)]
+        return html_table(("checkpoint", ""), rows)
 
 
 Revision: TypeAlias = str | int | datetime | Checkpoint

@@ -1,4 +1,4 @@
-"""Who wrote what: the checkpoints that a place of a state comes from, and all that ever changed it."""
+"""Blame and history: the checkpoint that wrote a value, and all that ever changed it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history.change import Change
 from holdfast.history.diff_result import as_changes
-from holdfast.history.merge_provenance import MergeProvenance
+from holdfast.history.diff_text import Change
 from holdfast.history.past_reader import PastReader, PastValue
-from holdfast.history.provenance import ProvenanceReader, ProvenanceStep
+from holdfast.history.provenance import MergeProvenance, ProvenanceReader, ProvenanceStep
 from holdfast.history.revisions import resolve
 
 T = TypeVar("T")
 
-_BY = ("author", "user", "by", "agent", "writer", "node", "source")
-"""Entries of a checkpoint's metadata that say who saved it, the most telling first."""
+_AUTHOR_KEYS = ("author", "user", "by", "agent", "writer", "node", "source")
+"""Keys of a checkpoint's metadata that name who saved it, in order of preference."""
 
 _PAGE = 500
-"""How many steps are described at a time."""
+"""How many steps are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """The checkpoint that wrote something.
+    """The checkpoint that wrote a value.
 
-    `by` is what its metadata says of who saved it: the first of author, user, by, agent, writer, node and source that
-    is there. Of a pruned one, `id` is empty, and only place, time and hash are known.
+    `by` is who saved it, by its metadata: the first of author, user, by, agent, writer, node and source that is there.
+    Of a pruned one, `id` is empty, and only position, time and hash are known.
     """
 
     id: str
@@ -52,13 +51,13 @@ class CheckpointRef:
 
     @property
     def pruned(self) -> bool:
-        """Whether the checkpoint is not there any more."""
+        """Whether the checkpoint was pruned."""
         return not self.id
 
 
 @dataclass(frozen=True, slots=True)
 class BlameEntry:
-    """A place of a state, what is there, and the checkpoint that wrote it."""
+    """A value of a state, its path, and the checkpoint that wrote it."""
 
     path: Path
     value: Any
@@ -66,13 +65,13 @@ class BlameEntry:
 
     @property
     def where(self) -> str:
-        """The place as text: `messages[3]`."""
+        """The path as text: `messages[3]`."""
         return path_text(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A checkpoint that changed a place, and what it changed there."""
+    """A checkpoint that changed a value, and the changes."""
 
     writer: CheckpointRef
     changes: tuple[Change, ...]
@@ -81,142 +80,134 @@ class ValueChange:
 async def blame(
     engine: Engine, line: Line, path: Path, at: Revision, *, start: int = 0, limit: int | None = None
 ) -> list[BlameEntry]:
-    """Which checkpoint wrote what is at a place: of a list or a dict, each of its items or entries."""
-    return await _steady(engine, line, lambda: _blame(engine, line, path, at, start, limit))
+    """Find the checkpoint that wrote the value at a path; of a list or dict, those of its items or entries."""
+    return await _retry(engine, line, lambda: _blame(engine, line, path, at, start, limit))
 
 
 async def _blame(
     engine: Engine, line: Line, path: Path, at: Revision, start: int, limit: int | None
 ) -> list[BlameEntry]:
     point = await resolve(engine, line, at)
-    tracer = ProvenanceReader(engine, line)
+    provenance = ProvenanceReader(engine, line)
     part = path[-1] if type(path[-1]) is slice else None
     stem = path if part is None else path[:-1]
-    there = await tracer.looked(point, stem)
-    if there is None:
-        raise _nothing(line, stem, point)
-    look, found = there
-    stem = found.path
-    length = None if found.value is None else draft_reader.length(found.value)
+    located = await provenance.locate(point, stem)
+    if located is None:
+        raise _not_found(line, stem, point)
+    reader, past = located
+    stem = past.path
+    length = None if past.value is None else draft_reader.length(past.value)
     if part is not None and length is None:
-        raise NotFoundError("what is there is no list", where=f"{path_text(stem)} of thread {line}")
-    if found.items >= 0 and part is None:
-        return await _one(engine, line, tracer, point, stem, look, found)  # what is in an item was written with it
+        raise NotFoundError("the value is not a list", where=f"{path_text(stem)} of thread {line}")
+    if past.item_depth >= 0 and part is None:  # a value inside an item was written with it
+        return await _blame_value(engine, line, provenance, point, reader, past)
     if length:
         first, last, _ = (part or slice(None)).indices(length)
         first = min(first + start, last)
         last = last if limit is None else min(last, first + limit)
-        return await _items(engine, line, tracer, look, found, stem, first, last)
-    keys = await look.keys(found)
+        return await _blame_items(engine, line, provenance, reader, past, first, last)
+    keys = await reader.keys(past)
     if keys:
-        chosen = keys[start : None if limit is None else start + limit]
-        return await _entries(engine, line, tracer, look, stem, chosen)
-    return await _one(engine, line, tracer, point, stem, look, found)
+        page = keys[start : None if limit is None else start + limit]
+        return await _blame_entries(engine, line, provenance, reader, stem, page)
+    return await _blame_value(engine, line, provenance, point, reader, past)
 
 
-async def _one(
-    engine: Engine, line: Line, tracer: ProvenanceReader, point: StepRef, path: Path, look: PastReader, found: PastValue
+async def _blame_value(
+    engine: Engine, line: Line, provenance: ProvenanceReader, point: StepRef, reader: PastReader, past: PastValue
 ) -> list[BlameEntry]:
-    origin = await tracer.written(point, path) or found.origin
-    (writer,) = await _crossed(engine, line, tracer, look, [path], [origin])
-    value = decoded(engine.context.codec, await look.tree(found))
-    return [BlameEntry(path, value, writer)]
+    origin = await provenance.last_writer(point, past.path) or past.origin
+    (writer,) = await _find_writers(engine, line, provenance, reader, [past.path], [origin])
+    return [BlameEntry(past.path, decoded(engine.context.codec, await reader.tree(past)), writer)]
 
 
-async def _crossed(
+async def _find_writers(
     engine: Engine,
     line: Line,
-    tracer: ProvenanceReader,
-    look: PastReader,
+    provenance: ProvenanceReader,
+    reader: PastReader,
     paths: Sequence[Path],
     origins: Sequence[nodes.WrittenBy],
 ) -> list[CheckpointRef]:
-    """The checkpoints that wrote what is at some places; of what merges brought in, those on the other side."""
-    writers = await _writers(engine, line, origins)
+    """Return the checkpoints of some origins; for values that merges brought in, those on the other side."""
+    writers = await _read_writers(engine, line, origins)
     merges = {origin for origin, writer in writers.items() if writer.kind in (MERGE, PRUNED)}
     if not merges:
         return [writers[origin] for origin in origins]
-    crossing = MergeProvenance(engine, line, tracer)
+    merged = MergeProvenance(engine, line, provenance)
     pairs = zip(paths, origins, strict=True)
-    across = [await crossing.origin(look, path, at) if at in merges else at for path, at in pairs]
-    writers |= await _writers(engine, line, {origin for origin in across if origin not in writers})
-    return [writers[origin] for origin in across]
+    origins = [await merged.origin(reader, path, origin) if origin in merges else origin for path, origin in pairs]
+    writers |= await _read_writers(engine, line, {origin for origin in origins if origin not in writers})
+    return [writers[origin] for origin in origins]
 
 
-async def _items(
-    engine: Engine,
-    line: Line,
-    tracer: ProvenanceReader,
-    look: PastReader,
-    found: PastValue,
-    path: Path,
-    start: int,
-    stop: int,
+async def _blame_items(
+    engine: Engine, line: Line, provenance: ProvenanceReader, reader: PastReader, past: PastValue, start: int, stop: int
 ) -> list[BlameEntry]:
-    items = await look.items(found, start, stop)
-    origins = await tracer.item_origins(look, found, path, start, stop)
-    places = [(*path, start + i) for i in range(len(items))]
-    writers = await _crossed(engine, line, tracer, look, places, origins)
+    items = await reader.items(past, start, stop)
+    origins = await provenance.item_origins(reader, past, past.path, start, stop)
+    paths = [(*past.path, start + i) for i in range(len(items))]
+    writers = await _find_writers(engine, line, provenance, reader, paths, origins)
     codec = engine.context.codec
     return [
-        BlameEntry(place, decoded(codec, tree_of(item.value, {})), writer)
-        for place, item, writer in zip(places, items, writers, strict=True)
+        BlameEntry(path, decoded(codec, tree_of(item.value, {})), writer)
+        for path, item, writer in zip(paths, items, writers, strict=True)
     ]
 
 
-async def _entries(
-    engine: Engine, line: Line, tracer: ProvenanceReader, look: PastReader, path: Path, keys: Sequence[Any]
+async def _blame_entries(
+    engine: Engine, line: Line, provenance: ProvenanceReader, reader: PastReader, stem: Path, keys: Sequence[Any]
 ) -> list[BlameEntry]:
-    origins = await tracer.entry_origins(look, path, keys)
-    places = [(*path, key) for key in keys]
-    writers = await _crossed(engine, line, tracer, look, places, origins)
-    found = []
-    for place, writer in zip(places, writers, strict=True):
-        there = await look.place(place)
-        if there is not None:
-            found.append(BlameEntry(place, decoded(engine.context.codec, await look.tree(there)), writer))
-    return found
+    origins = await provenance.entry_origins(reader, stem, keys)
+    paths = [(*stem, key) for key in keys]
+    writers = await _find_writers(engine, line, provenance, reader, paths, origins)
+    entries = []
+    for path, writer in zip(paths, writers, strict=True):
+        past = await reader.value_at(path)
+        if past is not None:
+            entries.append(BlameEntry(path, decoded(engine.context.codec, await reader.tree(past)), writer))
+    return entries
 
 
 async def history(
     engine: Engine, line: Line, path: Path, at: Revision, *, after: str | None = None, limit: int
 ) -> tuple[list[ValueChange], str | None]:
-    """List every checkpoint on the way to a revision that changed the value at a path, the latest first.
+    """List the checkpoints up to a revision that changed a value, the latest first.
 
-    Returns `limit` of them, and the cursor of the next ones, to be given as `after`; None if there are no more.
+    Returns `limit` of them, and the cursor of the next ones, to be passed as `after`; None if there are no more.
     """
     last = None if after is None else _parse_cursor(after)
-    return await _steady(engine, line, lambda: _history(engine, line, path, at, last, limit))
+    return await _retry(engine, line, lambda: _history(engine, line, path, at, last, limit))
 
 
-async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) -> T:
-    """What is found; if the line was rewritten meanwhile, what is found then."""
+async def _retry(engine: Engine, line: Line, read: Callable[[], Awaitable[T]]) -> T:
+    """Read again without the cache if the line was rewritten meanwhile."""
     try:
-        return await look()
+        return await read()
     except MissingNode:
         engine.context.cache.drop_all(line)
-        return await look()
+        return await read()
 
 
 async def _history(
     engine: Engine, line: Line, path: Path, at: Revision, last: nodes.WrittenBy | None, limit: int
 ) -> tuple[list[ValueChange], str | None]:
     point = await resolve(engine, line, at)
-    tracer = ProvenanceReader(engine, line)
-    found: list[ProvenanceStep] = []
+    provenance = ProvenanceReader(engine, line)
+    steps: list[ProvenanceStep] = []
     skipping = last is not None
-    async for touch in tracer.touches(point, path):
+    async for step in provenance.changes(point, path):
         if not skipping:
-            found.append(touch)
-        skipping = skipping and touch.origin != last
-        if len(found) > limit:
+            steps.append(step)
+        skipping = skipping and step.origin != last
+        if len(steps) > limit:
             break
-    if not found and last is None and await tracer.looked(point, path) is None:
-        raise _nothing(line, path, point)
-    page = found[:limit]
-    writers = await _writers(engine, line, [touch.origin for touch in page])
-    changes = [ValueChange(writers[touch.origin], as_changes(engine.context.codec, touch.edits)) for touch in page]
-    return changes, "{}.{}".format(*page[-1].origin) if page and len(found) > limit else None
+    if not steps and last is None and await provenance.locate(point, path) is None:
+        raise _not_found(line, path, point)
+    page = steps[:limit]
+    writers = await _read_writers(engine, line, [step.origin for step in page])
+    changes = [ValueChange(writers[step.origin], as_changes(engine.context.codec, step.edits)) for step in page]
+    return changes, "{}.{}".format(*page[-1].origin) if page and len(steps) > limit else None
 
 
 def _parse_cursor(cursor: str) -> nodes.WrittenBy:
@@ -226,18 +217,19 @@ def _parse_cursor(cursor: str) -> nodes.WrittenBy:
     return nodes.WrittenBy(int(branch), int(seq))
 
 
-async def _writers(
+async def _read_writers(
     engine: Engine, line: Line, origins: Iterable[nodes.WrittenBy]
 ) -> dict[nodes.WrittenBy, CheckpointRef]:
-    """The checkpoints of some origins."""
-    wanted = list(dict.fromkeys(origins))
+    distinct = list(dict.fromkeys(origins))
     writers: dict[nodes.WrittenBy, CheckpointRef] = {}
-    for begin in range(0, len(wanted), _PAGE):
-        page = wanted[begin : begin + _PAGE]
+    for begin in range(0, len(distinct), _PAGE):
+        page = distinct[begin : begin + _PAGE]
         (rows,) = await engine.context.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
         points = {nodes.WrittenBy(*point[:2]): point for point in map(StepRef.of, rows)}
-        kept = [point for point in points.values() if not point.pruned]
-        heads = {head.point[:2]: head for head in await engine.step_info.describe(line, kept, rows)} if kept else {}
+        unpruned = [point for point in points.values() if not point.pruned]
+        heads = {}
+        if unpruned:
+            heads = {head.point[:2]: head for head in await engine.step_info.describe(line, unpruned, rows)}
         for origin in page:
             point = points.get(origin)
             metadata = {} if origin not in heads else engine.context.codec.unpack(heads[origin].header.metadata)
@@ -248,14 +240,14 @@ async def _writers(
 def _writer(origin: nodes.WrittenBy, point: StepRef | None, metadata: Mapping[str, Any]) -> CheckpointRef:
     if point is None:
         return CheckpointRef("", origin.branch, origin.seq, None, PRUNED, "", metadata, "")
-    by = next((value for name in _BY if type(value := metadata.get(name)) is str and value), "")
+    by = next((value for name in _AUTHOR_KEYS if type(value := metadata.get(name)) is str and value), "")
     time = to_datetime(point.time)
     return CheckpointRef(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
 
 
-def _nothing(line: Line, path: Path, point: StepRef) -> NotFoundError:
+def _not_found(line: Line, path: Path, point: StepRef) -> NotFoundError:
     return NotFoundError(
-        f"the state has nothing at {path_text(path)}",
+        f"the state has no value at {path_text(path)}",
         where=f"checkpoint {point.id} of thread {line}",
-        hint="See what changed there with history()",
+        hint="history() lists the changes there",
     )

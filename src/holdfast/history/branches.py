@@ -1,4 +1,4 @@
-"""Branches: listing, renaming, deleting, and going on with another one."""
+"""Branches: list, rename, delete, switch and fork."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
+from holdfast.engine.lines import MAIN, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.history.ancestry import further_parents
-from holdfast.history.langgraph_compat import HeadMoved, about, latest_id, only_after, without_follows
-from holdfast.history.revisions import MAIN_BRANCH
+from holdfast.history.ancestry import merged_parents
+from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
+from holdfast.history.revisions import MAIN_BRANCH, REF_NAMES
 
 SWITCH = "switch"
-"""The kind of a step that changes nothing, and makes a branch the one that goes on."""
+"""The kind of a step that changes nothing, but makes its branch the current one."""
 
 FORK = "fork"
-"""The kind of a branch's first step, where it was made together with the branch."""
+"""The kind of a first step that was saved together with its branch."""
 
 
 class BranchDescription(NamedTuple):
-    """A branch, its last step and the one it starts from, if they are there, and how many steps of its own it has."""
+    """A branch, its last step and its base unless they were pruned, and how many steps of its own it has."""
 
     branch: Branch
     head: StepRef | None
@@ -42,28 +42,28 @@ class BranchDescription(NamedTuple):
 
 
 async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
-    """The branches of a line, in the order in which they were made. Those of which nothing is left are left out."""
+    """List the branches of a line, the oldest first, without unnamed ones whose steps were all pruned."""
     info = await engine.lines.info(line)
     others = await engine.lines.branches(line)
-    main = "" if any(each.name == MAIN.name for each in others) else MAIN.name
-    every = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
-    bases = [Position(each.base_branch, each.base_length - 1) for each in every]
+    main = "" if any(other.name == MAIN.name for other in others) else MAIN.name
+    branches = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
+    bases = [Position(branch.base_branch, branch.base_length - 1) for branch in branches]
     starts, latest, *ends = await engine.context.backend.read(
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0]),
             Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
-            *(Scan(STEPS, (*line, each.branch), reverse=True, limit=1, bodies=False) for each in every),
+            *(Scan(STEPS, (*line, branch.branch), reverse=True, limit=1, bodies=False) for branch in branches),
         ]
     )
     newest, *heads = (StepRef.of(rows[0]) if rows else None for rows in (latest, *ends))
-    at = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
-    described = []
-    for branch, base, own in zip(every, bases, heads, strict=True):
-        start = at.get(base)
+    points = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
+    descriptions = []
+    for branch, base, own in zip(branches, bases, heads, strict=True):
+        start = points.get(base)
         head = own or start
         if head is None or (head.pruned and not branch.name):
             continue
-        described.append(
+        descriptions.append(
             BranchDescription(
                 branch,
                 None if head.pruned else head,
@@ -72,34 +72,36 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
                 newest is not None and own is not None and own.branch == newest.branch,
             )
         )
-    return described
+    return descriptions
 
 
-def checked_name(name: str, line: Line) -> str:
-    """The name of a branch that is to be made."""
+def check_branch_name(name: str, line: Line) -> str:
+    """Return the name for a new branch. Raises `InvalidError` if it cannot be one."""
     if not check_name(name, "name of a branch"):
-        raise InvalidError("the name of a branch is not empty", where=f"thread {line}")
+        raise InvalidError("the name of a branch is empty", where=f"thread {line}")
     if name in ("HEAD", "@"):
-        raise InvalidError(f"{name!r} is the latest checkpoint of a thread, and no branch", where=f"thread {line}")
+        raise InvalidError(
+            f"{name!r} means the latest checkpoint of a thread, and cannot name a branch", where=f"thread {line}"
+        )
     return name
 
 
 async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
-    """Give a branch another name. `main` keeps its own."""
-    checked_name(new, line)
+    """Rename a branch other than `main`."""
+    check_branch_name(new, line)
     while True:
         info = await engine.lines.info(line)
-        branch = _named(line, await engine.lines.branches(line), old, "renamed")
+        branch = _find(line, await engine.lines.branches(line), old, "renamed")
         if old == new:
             return branch
         await engine.lines.check_free(line, new)
         renamed = branch._replace(name=new)
-        shown = await relabelled(engine.context.backend, line, renamed)
+        projected = await relabelled(engine.context.backend, line, renamed)
         changes = [
             *engine.lines.new_version(line, info),
             Expect(BRANCHES, (*line, branch.branch), branch[1:]),
             Put(BRANCHES, renamed.row(line)),
-            *shown,
+            *projected,
         ]
         if await engine.context.backend.apply(changes) is None:
             engine.context.cache.drop(("line", line))
@@ -107,20 +109,20 @@ async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
             return renamed
 
 
-def _named(line: Line, branches: Sequence[Branch], name: str, what: str) -> Branch:
+def _find(line: Line, branches: Sequence[Branch], name: str, action: str) -> Branch:
     if check_name(name, "name of a branch") == MAIN.name:
-        raise InvalidError(f"main is not {what}", where=f"thread {line}", hint="Every thread has this branch")
+        raise InvalidError(f"main cannot be {action}", where=f"thread {line}", hint="Every thread has this branch")
     for branch in branches:
         if branch.name == name and name:
             return branch
     raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
 
-# Deleting -----------------------------------------------------------------------------------------------------
+# Delete -------------------------------------------------------------------------------------------------------
 
 
 class DeletedBranch(NamedTuple):
-    """What went with a branch, or would: the ids of its own steps, and the head that it had."""
+    """A branch that was deleted, or would be: the ids of its own steps, and its last one."""
 
     branch: Branch
     ids: list[str]
@@ -130,16 +132,16 @@ class DeletedBranch(NamedTuple):
 async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedBranch:
     """Delete a branch and the steps that only it has.
 
-    `ConflictError` without `force` if other branches start from them, if they have names or tags, or if they were not
-    merged into another branch. `DeniedError`, with it or without, if one is pinned or the thread is held.
+    Without `force`, raises `ConflictError` if other branches start from them, if they have tags or labels, or if they
+    are not merged into another branch. Raises `DeniedError` in any case if one is pinned or the thread is held.
     """
     await require_no_hold(engine.context.backend, [line])
     while True:
         info = await engine.lines.info(line)
         branches = await engine.lines.branches(line)
-        branch = _named(line, branches, name, "deleted")
+        branch = _find(line, branches, name, "deleted")
         points = [StepRef.of(row) async for row in rows(engine.context.backend, STEPS, tuple(line), bodies=False)]
-        deleted = await _judged(engine, line, branch, branches, points, force=force)
+        deleted = await _check_deletion(engine, line, branch, branches, points, force=force)
         if dry_run:
             return deleted
         if any(point.branch == branch.branch for point in points):
@@ -155,24 +157,24 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
         nonlocal deleted
-        deleted = await _judged(engine, line, branch, branches, points, force=force)
-        # With their earlier revisions, wherever these are: nobody sees them, and would again.
+        deleted = await _check_deletion(engine, line, branch, branches, points, force=force)
+        # Their earlier revisions on other branches are removed too, or they would become visible again.
         ids = set(deleted.ids)
-        gone = frozenset(point[:2] for point in points if point.branch == branch.branch or point.id in ids)
-        return RewritePlan(gone, closed=branch.branch)
+        removed = frozenset(point[:2] for point in points if point.branch == branch.branch or point.id in ids)
+        return RewritePlan(removed, closed=branch.branch)
 
     await engine.rewriter.rewrite(line, choose)
     await engine.context.backend.tidy()
     return deleted
 
 
-async def _judged(
+async def _check_deletion(
     engine: Engine, line: Line, branch: Branch, branches: Sequence[Branch], points: Sequence[StepRef], *, force: bool
 ) -> DeletedBranch:
-    """What would go with a branch; an error if it may not."""
+    """Return what is deleted with a branch. Raises if it must not be."""
     last = {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
-    there = [point for point in points if point.branch == branch.branch and last.get(point.id) == point]
-    ids = {point.id for point in there}
+    own = [point for point in points if point.branch == branch.branch and last.get(point.id) == point]
+    ids = {point.id for point in own}
     (refs,) = await engine.context.backend.read([Scan(REFS, tuple(line))])
     kinds: dict[str, list[str]] = {}
     for row in refs:
@@ -184,70 +186,70 @@ async def _judged(
         )
     if not force:
         others = [point for point in points if point.branch != branch.branch]
-        why = _started(branch, branches) or _marked(branch, kinds)
-        end = next((point for point in reversed(there) if point.kind != SWITCH), None)
-        if not why and end is not None and not await _is_merged(engine, line, end, others):
-            why = f"branch {branch.name!r} is not merged into another one: what it has would be lost"
-        if why:
-            raise ConflictError(why, where=f"thread {line}", hint="Delete it all the same with force=True")
-    return DeletedBranch(branch, [point.id for point in there], there[-1].id if there else None)
+        reason = _branch_reason(branch, branches) or _ref_reason(branch, kinds)
+        end = next((point for point in reversed(own) if point.kind != SWITCH), None)
+        if not reason and end is not None and not await _is_merged(engine, line, end, others):
+            reason = f"branch {branch.name!r} is not merged into another branch: its changes would be lost"
+        if reason:
+            raise ConflictError(reason, where=f"thread {line}", hint="Delete it anyway with force=True")
+    return DeletedBranch(branch, [point.id for point in own], own[-1].id if own else None)
 
 
-def _started(branch: Branch, branches: Sequence[Branch]) -> str:
-    starts = [each for each in branches if each.base_branch == branch.branch]
-    called = ", ".join(repr(each.name) if each.name else f"number {each.branch}" for each in starts[:5])
-    return f"other branches start from {branch.name!r}: {called}" if starts else ""
+def _branch_reason(branch: Branch, branches: Sequence[Branch]) -> str:
+    children = [child for child in branches if child.base_branch == branch.branch]
+    names = ", ".join(repr(child.name) if child.name else f"number {child.branch}" for child in children[:5])
+    return f"other branches start from {branch.name!r}: {names}" if children else ""
 
 
-def _marked(branch: Branch, refs: dict[str, list[str]]) -> str:
-    for kind in (NAME, TAG):
+def _ref_reason(branch: Branch, refs: dict[str, list[str]]) -> str:
+    for kind, name in REF_NAMES.items():
         if kind in refs:
-            return f"checkpoints of branch {branch.name!r} have a {kind}: {', '.join(map(repr, refs[kind][:5]))}"
+            return f"checkpoints of branch {branch.name!r} have a {name}: {', '.join(map(repr, refs[kind][:5]))}"
     return ""
 
 
 async def _is_merged(engine: Engine, line: Line, head: StepRef, others: Sequence[StepRef]) -> bool:
-    merged = await further_parents(engine, line, others)
-    return any(parent.branch == head.branch and parent.seq >= head.seq for parent in merged)
+    parents = await merged_parents(engine, line, others)
+    return any(parent.branch == head.branch and parent.seq >= head.seq for parent in parents)
 
 
-# Going on -----------------------------------------------------------------------------------------------------
+# Switch and fork ----------------------------------------------------------------------------------------------
 
 
 async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
-    """Make the last step of a branch the latest of the line: by a step on it that changes nothing, if need be."""
+    """Make the last step of a branch the latest of the line, if necessary by appending a step without changes."""
     while True:
         newest = await engine.lines.find(line, None)
         number = await engine.lines.branch(line, check_name(name, "name of a branch"))
         head = await engine.lines.find(line, OnBranch(name))
-        # A branch that starts at the latest step, and has none of its own, is not the one that would go on.
+        # A branch without steps of its own that starts at the latest step is not the current one yet.
         if head.id == newest.id and newest.branch == number:
             return await engine.step_info.head(line, head)
         state = await engine.lines.read_step(line, head, partial(engine.states.packed, line))
-        saving = AppendRequest(
+        request = AppendRequest(
             line,
             only_after(head, diff_maps(state, without_follows(state))),
             parent=OnBranch(name),
             id=await latest_id(engine, line, head),
             kind=SWITCH,
-            **about(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
+            **step_fields(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
         )
         try:
-            return (await engine.writer.save(saving))[0]
+            return (await engine.writer.save(request))[0]
         except HeadMoved:
             continue
 
 
 async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:
-    """Start a branch at a step with a first step of its own, both or none."""
-    said = about(engine, line, {"forked": point.id}, await engine.delta_reader().unread(line, point))
-    saving = AppendRequest(
+    """Start a branch at a step together with its own first step, atomically."""
+    fields = step_fields(engine, line, {"forked": point.id}, await engine.delta_reader().unread(line, point))
+    request = AppendRequest(
         line,
         edit,
         parent=Position(point.branch, point.seq),
         id=await latest_id(engine, line, point),
         kind=FORK,
-        new_branch=checked_name(name, line),
-        **said,
+        new_branch=check_branch_name(name, line),
+        **fields,
     )
-    return (await engine.writer.save(saving))[0]
+    return (await engine.writer.save(request))[0]

@@ -1,4 +1,4 @@
-"""Comparing two states: of one thread, of two, or of a thread and one that is given. Reads only what differs."""
+"""Comparison of two states: of one thread, of two threads, or a stored and a given one. Reads only what differs."""
 
 from __future__ import annotations
 
@@ -26,64 +26,68 @@ T = TypeVar("T")
 
 
 class ComparedPoint(NamedTuple):
-    """A step of a line; without one, the empty state before the first."""
+    """A step of a line, or, without a point, the empty state before its first."""
 
     line: Line
     point: StepRef | None
 
 
-class _Read(NamedTuple):
-    """A state that is compared, as far as it is at hand. `held` is None if it is in no store."""
+class _ComparedState(NamedTuple):
+    """A state as far as it is loaded. `loaded` is None if it is not stored."""
 
     line: Line
-    held: LoadedState | None
+    loaded: LoadedState | None
     side: FoldedSide
 
 
 async def compare_revisions(engine: Engine, line: Line, a: Revision | None, b: Revision, *, large: bool) -> Diff:
-    """The difference of two checkpoints of a thread; of one and its parent, if only one is named."""
-    new = await spot(engine, line, b)
-    old = await before(engine, new) if a is None else await spot(engine, line, a)
+    """Compare two checkpoints of a thread; without `a`, compare `b` with its parent."""
+    new = await find_point(engine, line, b)
+    old = await find_parent(engine, new) if a is None else await find_point(engine, line, a)
     return await compare(engine, old, new, large=large)
 
 
-async def spot(engine: Engine, line: Line, revision: Revision) -> ComparedPoint:
-    """The step that a revision names."""
+async def find_point(engine: Engine, line: Line, revision: Revision) -> ComparedPoint:
     return ComparedPoint(line, await resolve(engine, line, revision))
 
 
-async def before(engine: Engine, spot: ComparedPoint) -> ComparedPoint:
-    """The step that a step follows, or the empty state before the first."""
-    if spot.point is None:
-        return spot
-    head = await engine.step_info.head(spot.line, spot.point)
+async def find_parent(engine: Engine, step: ComparedPoint) -> ComparedPoint:
+    """Return the first parent of a step, or the empty state."""
+    if step.point is None:
+        return step
+    head = await engine.step_info.head(step.line, step.point)
     if not head.header.parents:
-        return ComparedPoint(spot.line, None)
+        return ComparedPoint(step.line, None)
     parent = head.header.parents[0]
     try:
-        return ComparedPoint(spot.line, await engine.lines.find(spot.line, Position(parent.branch, parent.seq)))
+        return ComparedPoint(step.line, await engine.lines.find(step.line, Position(parent.branch, parent.seq)))
     except NotFoundError:
         raise NotFoundError(
-            f"the checkpoint before {spot.point.id} was pruned",
-            where=f"thread {spot.line}",
-            hint="Name the checkpoint to compare it with; see log() for those that are there",
+            f"the checkpoint before {step.point.id} was pruned",
+            where=f"thread {step.line}",
+            hint="Name the checkpoint to compare it with; log() lists them",
         ) from None
 
 
 async def compare(
     engine: Engine, old: ComparedPoint, new: ComparedPoint | Mapping[str, Any], *, large: bool = False
 ) -> Diff:
-    """What differs between two states. With `large`, large values that differ are fetched."""
+    """Compare two states. With `large`, large values that differ are fetched."""
     codec = engine.context.codec
-    right = new if isinstance(new, ComparedPoint) else _given(old.line, pack_state(codec, new))
-    found = await differences(engine, old, right, large=large)
-    return Diff(codec, _named(old), _named(right if isinstance(right, ComparedPoint) else None), found)
+    right = new if isinstance(new, ComparedPoint) else _pack_given(old.line, pack_state(codec, new))
+    edits = await differences(engine, old, right, large=large)
+    return Diff(codec, _side(old), _side(right if isinstance(right, ComparedPoint) else None), edits)
 
 
 async def differences(
-    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, *, only: bytes | None = None, large: bool = False
+    engine: Engine,
+    old: ComparedPoint,
+    new: ComparedPoint | _ComparedState,
+    *,
+    only: bytes | None = None,
+    large: bool = False,
 ) -> list[Edit]:
-    """The same, place by place; `only` those in a channel, by its packed name."""
+    """Return the edits from one state to another; `only` those in one channel, by its packed name."""
 
     async def with_old(old_point: StepRef | None) -> list[Edit]:
         async def with_new(new_point: StepRef | None) -> list[Edit]:
@@ -97,101 +101,105 @@ async def differences(
 
 
 async def differences_given(engine: Engine, line: Line, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Edit]:
-    """The same of two states that are given, both of a line's, with all of their values."""
+    """Return the edits between two states that are not stored."""
     codec = engine.context.codec
-    left, right = (_given(line, pack_state(codec, each)) for each in (old, new))
-    delta = await _driven(engine, left, right, diff_trees(left.side, right.side, None))
+    left, right = (_pack_given(line, pack_state(codec, state)) for state in (old, new))
+    delta = await _run_walk(engine, left, right, diff_trees(left.side, right.side, None))
     return edits(codec, delta, {**left.side.ws.objects, **right.side.ws.objects})
 
 
 async def _differences(
-    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, only: bytes | None, large: bool
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | _ComparedState, only: bytes | None, large: bool
 ) -> list[Edit]:
     try:
-        return await _walked(engine, old, new, only, large)
+        return await _compare(engine, old, new, only, large)
     except MissingNode:
-        # The line may have been rewritten since a state was first looked at.
-        for spot in (old, new):
-            if isinstance(spot, ComparedPoint) and spot.point is not None:
-                engine.states.forget(spot.line, spot.point.hash)
-        return await _walked(engine, old, new, only, large)
+        # The line may have been rewritten since a state was cached.
+        for side in (old, new):
+            if isinstance(side, ComparedPoint) and side.point is not None:
+                engine.states.forget(side.line, side.point.hash)
+        return await _compare(engine, old, new, only, large)
 
 
-async def _walked(
-    engine: Engine, old: ComparedPoint, new: ComparedPoint | _Read, only: bytes | None, large: bool
+async def _compare(
+    engine: Engine, old: ComparedPoint, new: ComparedPoint | _ComparedState, only: bytes | None, large: bool
 ) -> list[Edit]:
-    left = await _read(engine, old)
-    right = await _read(engine, new) if isinstance(new, ComparedPoint) else new
-    delta = await _driven(engine, left, right, diff_trees(left.side, right.side, only))
+    left = await _load(engine, old)
+    right = await _load(engine, new) if isinstance(new, ComparedPoint) else new
+    delta = await _run_walk(engine, left, right, diff_trees(left.side, right.side, only))
     codec = engine.context.codec
-    found = edits(codec, delta, {})
+    result = edits(codec, delta, {})
     if not large:
-        return found
+        return result
     fetched: dict[bytes, bytes] = {}
-    for read, trees in ((left, [edit.old for edit in found]), (right, [edit.new for edit in found])):
+    for state, trees in ((left, [edit.old for edit in result]), (right, [edit.new for edit in result])):
         pointers = {pointer for tree in trees for pointer in pointers_in(tree)}
-        at_hand = {**(read.held.fresh if read.held is not None else {}), **read.side.ws.objects}
-        fetched |= {pointer: at_hand[pointer] for pointer in pointers & at_hand.keys()}
-        fetched |= await engine.states.load_large(read.line, pointers - at_hand.keys())
-    return edits(codec, delta, fetched) if fetched else found
+        cached = {**(state.loaded.fresh if state.loaded is not None else {}), **state.side.ws.objects}
+        fetched |= {pointer: cached[pointer] for pointer in pointers & cached.keys()}
+        fetched |= await engine.states.load_large(state.line, pointers - cached.keys())
+    return edits(codec, delta, fetched) if fetched else result
 
 
-async def _read(engine: Engine, spot: ComparedPoint) -> _Read:
-    """A state, the steps since it was last folded folded in memory."""
-    if spot.point is None:
-        return _Read(spot.line, None, FoldedSide(Workspace(), EMPTY))
-    held = await engine.states.get(spot.line, spot.point)
-    return _Read(spot.line, held, FoldedSide(*await engine.states.fold(spot.line, held)))
+async def _load(engine: Engine, step: ComparedPoint) -> _ComparedState:
+    """Load a state, and fold the steps since its last fold in memory."""
+    if step.point is None:
+        return _ComparedState(step.line, None, FoldedSide(Workspace(), EMPTY))
+    loaded = await engine.states.get(step.line, step.point)
+    return _ComparedState(step.line, loaded, FoldedSide(*await engine.states.fold(step.line, loaded)))
 
 
-def _given(line: Line, packed: PackedMap) -> _Read:
-    """A state that is in no store."""
+def _pack_given(line: Line, packed: PackedMap) -> _ComparedState:
     ws = Workspace()
     edit = EditMap((), tuple((key, Set(flatten(value))) for key, value in packed.items()))
     rounds = fold.fold(ws, EMPTY, [(WrittenBy(0, 0), edit)], ws.objects.__getitem__)
     try:
         next(rounds)
     except StopIteration as done:
-        return _Read(line, None, FoldedSide(ws, done.value, whole=True))
-    raise AssertionError("a state that starts from nothing needs no stored nodes")
+        return _ComparedState(line, None, FoldedSide(ws, done.value, whole=True))
+    raise AssertionError("folding a new state needs no stored nodes")
 
 
-async def _driven(engine: Engine, old: _Read, new: _Read, walk: Walk[T]) -> T:
-    """What a walk over two states finds; it is sent the nodes it asks for."""
+async def _run_walk(engine: Engine, old: _ComparedState, new: _ComparedState, walk: Walk[T]) -> T:
+    """Run a walk over two states, and send it the nodes that it requests."""
     try:
-        asked = next(walk)
+        request = next(walk)
         while True:
-            asked = walk.send(await _nodes(engine, old, new, asked))
+            request = walk.send(await _nodes(engine, old, new, request))
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 async def _nodes(
-    engine: Engine, old: _Read, new: _Read, asked: Asked
+    engine: Engine, old: _ComparedState, new: _ComparedState, request: Asked
 ) -> tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]]:
-    left, right = asked
-    if old.held is not None and new.held is not None and old.line == new.line and old.held.form == new.held.form:
-        # One read for both: an id names the same node wherever it stands.
-        fresh = {**old.held.fresh, **new.held.fresh}
-        held = LoadedState(old.held.root, old.held.form, fresh=fresh)
-        found = await engine.states.nodes(old.line, held, _ask(list(dict.fromkeys((*left, *right)))))
-        return found, found
+    left, right = request
+    if (
+        old.loaded is not None
+        and new.loaded is not None
+        and old.line == new.line
+        and old.loaded.form == new.loaded.form
+    ):
+        # One read for both: the same id is the same node.
+        fresh = {**old.loaded.fresh, **new.loaded.fresh}
+        loaded = LoadedState(old.loaded.root, old.loaded.form, fresh=fresh)
+        nodes = await engine.states.nodes(old.line, loaded, _request(list(dict.fromkeys((*left, *right)))))
+        return nodes, nodes
     sides = []
-    for read, ids in ((old, left), (new, right)):
+    for state, ids in ((old, left), (new, right)):
         stored: Mapping[NodeId, bytes] = {}
-        if ids and read.held is not None:
-            stored = await engine.states.nodes(read.line, read.held, _ask(ids))
+        if ids and state.loaded is not None:
+            stored = await engine.states.nodes(state.line, state.loaded, _request(ids))
         sides.append(stored)
     return sides[0], sides[1]
 
 
-def _ask(ids: list[NodeId]) -> Rounds[Mapping[NodeId, bytes]]:
+def _request(ids: list[NodeId]) -> Rounds[Mapping[NodeId, bytes]]:
     return (yield ids)
 
 
-def _named(spot: ComparedPoint | None) -> DiffSide:
-    if spot is None or spot.point is None:
-        return DiffSide("" if spot is None else spot.line.name, "", 0, 0, None)
-    point = spot.point
-    return DiffSide(spot.line.name, point.id, point.branch, point.depth, to_datetime(point.time))
+def _side(step: ComparedPoint | None) -> DiffSide:
+    if step is None or step.point is None:
+        return DiffSide("" if step is None else step.line.name, "", 0, 0, None)
+    point = step.point
+    return DiffSide(step.line.name, point.id, point.branch, point.depth, to_datetime(point.time))

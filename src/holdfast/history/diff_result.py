@@ -1,4 +1,4 @@
-"""Differences of two states as the caller gets them: a summary, the changes, a patch, a text."""
+"""The difference between two states: as a summary, changes, JSON Patch, text or HTML."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from msgspec.json import encode
 
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
+from holdfast.engine.html import MAX_ROWS, html_table
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, decoded, has_large, plain_of
 from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage, messages
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
-from holdfast.history.change import Change
-from holdfast.history.json_patch import apply_patch
+from holdfast.history.diff_text import Change
 
 
 class DiffSide(NamedTuple):
-    """One side of a comparison: a checkpoint, or, without thread and id, a state that was given."""
+    """One side of a comparison: a checkpoint, or, without an id, a state that is not stored."""
 
     thread: str
     id: str
@@ -32,11 +32,11 @@ class DiffSide(NamedTuple):
 
 
 class ChannelChanges(NamedTuple):
-    """What changed in a channel, in numbers: items of a list, entries of a dict, or the channel itself."""
+    """Numbers of changes in a channel: items of a list, entries of a dict, or the channel itself."""
 
     channel: str
     kind: Kind
-    """`add` or `remove` if the channel itself is new or gone, else `change` (or `move`, if only an order changed)."""
+    """`add` or `remove` if the channel itself was, `move` if only an order changed, else `change`."""
     added: int = 0
     changed: int = 0
     removed: int = 0
@@ -50,15 +50,15 @@ class ChannelChanges(NamedTuple):
 
 
 class Diff:
-    """What differs between two states. True if anything does."""
+    """The difference between two states. False if they are equal."""
 
     def __init__(self, codec: Codec, old: DiffSide, new: DiffSide, edits: Sequence[Edit]) -> None:
         self._codec = codec
         self._edits = edits
         self.old = old
-        """What was compared: the side that `old` values are from."""
+        """The side that `old` values are from."""
         self.new = new
-        """The other side."""
+        """The side that `new` values are from."""
 
     def __bool__(self) -> bool:
         return bool(self._edits)
@@ -70,46 +70,45 @@ class Diff:
         return iter(self.changes)
 
     def __repr__(self) -> str:
-        return f"<Diff {'; '.join(map(str, self.summary)) or 'nothing'}>"
+        return f"<Diff {'; '.join(map(str, self.summary)) or 'no changes'}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (change.where or "the state", change.kind, _html_value(change.trees[0]), _html_value(change.trees[1]))
+            for change in self.changes[:MAX_ROWS]
+        ]
+        return html_table(("path", "change", "old", "new"), rows, total=len(self), caption=repr(self)[1:-1])
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Every place that differs, channel by channel. What was taken out of a list and put in again is a `move`."""
+        """The changes, channel by channel. An item removed from a list and added elsewhere in it is a `move`."""
         return as_changes(self._codec, self._edits)
 
     @cached_property
     def summary(self) -> tuple[ChannelChanges, ...]:
-        """What changed in each channel, in numbers."""
-        found: dict[Any, dict[Any, Kind]] = {}
+        """The numbers of changes in each channel."""
+        channels: dict[Any, dict[Any, Kind]] = {}
         for number, change in enumerate(self.changes):
-            known = found.setdefault(change.path[0] if change.path else "", {})
+            kinds = channels.setdefault(change.path[0] if change.path else "", {})
             if len(change.path) < 2:
-                known[number] = change.kind
+                kinds[number] = change.kind
             elif change.kind == "add" and len(change.path) == 2:
-                known["new", change.path[1]] = change.kind
+                kinds["new", change.path[1]] = change.kind
             else:
                 # Several changes in one item are one changed item.
-                known["old", change.was[1]] = change.kind if len(change.path) == 2 else "change"
-        return tuple(self._counted(channel, kinds) for channel, kinds in found.items())
-
-    def _counted(self, channel: Any, kinds: Mapping[Any, Kind]) -> ChannelChanges:
-        if len(kinds) == 1 and type(next(iter(kinds))) is int:
-            (kind,) = kinds.values()
-            return ChannelChanges(str(channel), kind)
-        listed = list(kinds.values())
-        counts = (listed.count("add"), listed.count("change"), listed.count("remove"), listed.count("move"))
-        return ChannelChanges(str(channel), "move" if not any(counts[:3]) else "change", *counts)
+                kinds["old", change.was[1]] = change.kind if len(change.path) == 2 else "change"
+        return tuple(_count(channel, kinds) for channel, kinds in channels.items())
 
     def without_internal(self) -> Diff:
-        """The same without channels that a framework keeps for itself, which are of no use to people."""
-        shown = [edit for edit in self._edits if not edit.path or not is_hidden(str(edit.path[0]))]
-        return Diff(self._codec, self.old, self.new, shown)
+        """Return the difference without the internal channels of a framework."""
+        edits = [edit for edit in self._edits if not edit.path or not is_hidden(str(edit.path[0]))]
+        return Diff(self._codec, self.old, self.new, edits)
 
     def patch(self, *, test: bool = False) -> list[dict[str, Any]]:
-        """The differences as JSON Patch (RFC 6902), over the JSON form of the states: `Codec.to_json`, with type marks.
+        """Return the difference as JSON Patch (RFC 6902) for states in the form of `Codec.to_json`.
 
-        Applied to the old state in that form it gives the new one, of which nothing is lost but the order of dicts,
-        which JSON objects do not have. With `test`, it first checks that each value it changes is the expected one.
+        Applied to the old state it gives the new one, except for the order of dicts, which JSON objects do not have.
+        With `test`, the patch first checks that each value to change is the expected one.
         """
         operations: list[dict[str, Any]] = []
         for edit in self._edits:
@@ -131,42 +130,50 @@ class Diff:
         return operations
 
     def apply(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with these differences made in it. Raises `ConflictError` if it has not the values that are to
-        change.
+        """Return the state with these changes applied: of the old state, the new one.
 
-        Of the old state it makes the new one.
+        Raises `ConflictError` if the values to change are others.
         """
-        tree = apply_patch(self._codec.to_json(dict(state)), self.patch(test=True))
+        tree = _apply_patch(self._codec.to_json(dict(state)), self.patch(test=True))
         new = self._codec.from_json(tree)
         if type(new) is not dict:
-            raise ConflictError("what the differences make of the state is no state")
+            raise ConflictError("the result of the changes is not a state")
         return new
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON for people and programs: values without type marks. `patch` has them exactly."""
+        """Return the difference as JSON with values for people, without type marks; `patch` has them exactly."""
         return {
-            "old": _side(self.old),
-            "new": _side(self.new),
+            "old": _side_json(self.old),
+            "new": _side_json(self.new),
             "summary": [counts._asdict() for counts in self.summary],
-            "changes": [_shown(edit) for edit in _with_moves([edit for edit in self._edits if not edit.quiet])],
+            "changes": [_edit_json(edit) for edit in _with_moves([edit for edit in self._edits if not edit.quiet])],
         }
 
     def stat(self) -> str:
-        """The summary as text, a line for each channel."""
+        """Return the summary as text, with a line for each channel."""
         return "\n".join(map(str, self.summary))
 
     def lines(self, *, by_word: bool = False) -> Iterator[diff_text.Line]:
-        """The changes for people, line by line: each a list of styles and texts."""
+        """Format the changes as lines of styles and texts."""
         return diff_text.lines(self.changes, by_word=by_word)
 
     def text(self, *, by_word: bool = False) -> str:
-        """The summary, and then the changes, as text. With `by_word`, changed texts as `[-old-]{+new+}` words."""
+        """Format the summary and the changes as text. With `by_word`, changed words are `[-old-]{+new+}`."""
         detail = ("".join(text for _, text in line) for line in self.lines(by_word=by_word))
         return "\n".join([self.stat(), "", *detail]) if self else ""
 
 
+def _count(channel: Any, kinds: Mapping[Any, Kind]) -> ChannelChanges:
+    if len(kinds) == 1 and type(next(iter(kinds))) is int:
+        (kind,) = kinds.values()
+        return ChannelChanges(str(channel), kind)
+    values = list(kinds.values())
+    counts = (values.count("add"), values.count("change"), values.count("remove"), values.count("move"))
+    return ChannelChanges(str(channel), "move" if not any(counts[:3]) else "change", *counts)
+
+
 def as_changes(codec: Codec, edits: Sequence[Edit]) -> tuple[Change, ...]:
-    """Edits as the caller gets them, with fresh values."""
+    """Convert edits to changes with decoded values."""
     changes = []
     for edit in _with_moves([edit for edit in edits if not edit.quiet]):
         old, new = decoded(codec, edit.old), decoded(codec, edit.new)
@@ -175,50 +182,113 @@ def as_changes(codec: Codec, edits: Sequence[Edit]) -> tuple[Change, ...]:
 
 
 def _with_moves(edits: Sequence[Edit]) -> list[Edit]:
-    """The same edits; an item that went from a list and came into it elsewhere is moved."""
-    gone: dict[tuple[bytes, bytes], list[int]] = {}
+    """Replace the removal of an item and its addition elsewhere in the same list by a move."""
+    removed: dict[tuple[bytes, bytes], list[int]] = {}
     for number, edit in enumerate(edits):
         if edit.kind == "remove" and type(edit.path[-1]) is int:
-            gone.setdefault((_list_of(edit), encode(edit.old)), []).append(number)
-    if not gone:
+            removed.setdefault((_list_of(edit), encode(edit.old)), []).append(number)
+    if not removed:
         return list(edits)
-    found: list[Edit | None] = list(edits)
+    result: list[Edit | None] = list(edits)
     for number, edit in enumerate(edits):
         if edit.kind == "add" and edit.path and type(edit.path[-1]) is int:
-            before = gone.get((_list_of(edit), encode(edit.new)))
-            if before:
-                taken = before.pop(0)
-                found[taken] = None
-                found[number] = edit._replace(kind="move", was=edits[taken].was, old=edit.new)
-    return [edit for edit in found if edit is not None]
+            sources = removed.get((_list_of(edit), encode(edit.new)))
+            if sources:
+                source = sources.pop(0)
+                result[source] = None
+                result[number] = edit._replace(kind="move", was=edits[source].was, old=edit.new)
+    return [edit for edit in result if edit is not None]
 
 
 def _list_of(edit: Edit) -> bytes:
-    """Names the list in which an item is."""
     return repr(edit.was[:-1]).encode(errors="surrogatepass")
 
 
 def _message(edit: Edit) -> RenderedMessage | None:
-    """Who says what, if the edit is of a message in a list."""
+    """Return the message that an edit adds, changes or removes, if it is one in a list."""
     tree = edit.old if edit.new is NOTHING else edit.new
     if len(edit.path) != 2 or type(edit.path[1]) is not int or tree is NOTHING or has_large(tree):
         return None
-    found = messages(str(edit.path[0]), [from_json(tree)])
-    return None if found is None else found[0]
+    rendered = messages(str(edit.path[0]), [from_json(tree)])
+    return None if rendered is None else rendered[0]
 
 
-def _side(side: DiffSide) -> dict[str, Any] | None:
+def _side_json(side: DiffSide) -> dict[str, Any] | None:
     if not side.id:
         return None
     time = None if side.time is None else side.time.isoformat()
     return {"thread": side.thread, "id": side.id, "branch": side.branch, "step": side.step, "time": time}
 
 
-def _shown(edit: Edit) -> dict[str, Any]:
-    shown: dict[str, Any] = {"kind": edit.kind, "path": path_text(edit.path)}
+def _edit_json(edit: Edit) -> dict[str, Any]:
+    result: dict[str, Any] = {"kind": edit.kind, "path": path_text(edit.path)}
     if edit.was != edit.path:
-        shown["was"] = path_text(edit.was)
+        result["was"] = path_text(edit.was)
     for name, tree in (("old", edit.old), ("new", edit.new)):
         if tree is not NOTHING:
-            shown[name] = plain_of(tree)
-    return shown
+            result[name] = plain_of(tree)
+    return result
+
+
+def _html_value(tree: Any) -> str:
+    return "" if tree is NOTHING else diff_text.format_value(tree)
+
+
+# JSON Patch ---------------------------------------------------------------------------------------------------
+
+
+def _apply_patch(tree: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
+    """Apply a JSON Patch in place. Raises `ConflictError` if it does not fit.
+
+    `test` is strict: `1`, `1.0` and `true` differ.
+    """
+    root = {"": tree}
+    for operation in operations:
+        op, path = operation["op"], operation["path"]
+        *stem, last = ["", *map(_token, path.split("/")[1:])]
+        node: Any = root
+        for token in stem:
+            node = _child(node, token, path)
+        if op == "add":
+            _add(node, last, operation["value"], path)
+            continue
+        now = _child(node, last, path)
+        if op == "test":
+            if encode(now) != encode(operation["value"]):
+                raise _misfit("the value to change is another", path)
+        elif op == "remove":
+            del node[_key(node, last, path)]
+        else:
+            node[_key(node, last, path)] = operation["value"]
+    return root[""]
+
+
+def _token(text: str) -> str:
+    return text.replace("~1", "/").replace("~0", "~")
+
+
+def _key(node: Any, token: str, path: str) -> Any:
+    if type(node) is dict and token in node:
+        return token
+    if type(node) is list and token.isdecimal() and int(token) < len(node):
+        return int(token)
+    raise _misfit("the value to change does not exist", path)
+
+
+def _child(node: Any, token: str, path: str) -> Any:
+    return node[_key(node, token, path)]
+
+
+def _add(node: Any, token: str, value: Any, path: str) -> None:
+    if type(node) is dict:
+        if token in node:
+            raise _misfit("the value to add exists already", path)
+        node[token] = value
+    elif type(node) is list and token.isdecimal() and int(token) <= len(node):
+        node.insert(int(token), value)
+    else:
+        raise _misfit("a value cannot be added there", path)
+
+
+def _misfit(what: str, path: str) -> ConflictError:
+    return ConflictError(f"the patch does not fit this state: {what}", where=path or "the state itself")

@@ -1,7 +1,7 @@
-"""What a step needs that takes over the state of another one than its parent, or goes on from it past its framework.
+"""Steps that Holdfast itself saves in a thread of LangGraph: restore, switch, fork and merge.
 
-A graph of LangGraph's keeps more than the state shows: the parent that it was told of, where the store has another, and
-channels whose values are histories of writes. A step that is made here has the first no longer, and the second in full.
+LangGraph stores more than the visible state: the parent that the graph named, if the store has another, and delta
+channels, whose values are histories of writes. Such a step drops the former and copies the latter in full.
 """
 
 from __future__ import annotations
@@ -22,45 +22,44 @@ from holdfast.engine.state_loader import LoadedState
 
 
 class HeadMoved(Exception):
-    """The step that others were to follow is not the last one any more."""
+    """The step to append to is no longer the last one."""
 
 
 class AppendFields(TypedDict, total=False):
-    """Fields of a `AppendRequest`."""
+    """Fields of an `AppendRequest`."""
 
     metadata: bytes
     readable: str
     attached_changes: partial[list[Change]]
 
 
-def about(engine: Engine, line: Line, metadata: Mapping[str, Any], unheld: UnreadDeltas) -> AppendFields:
-    """What is said of a step, and stored with it, that gets the histories of some channels."""
-    codec, whole = engine.context.codec, {**metadata, **unheld.metadata}
-    said = AppendFields(metadata=codec.pack(whole), readable=readable(codec, whole))
-    if unheld.counters:
-        said["attached_changes"] = partial(engine.delta_reader().given, line, unheld)
-    return said
+def step_fields(engine: Engine, line: Line, metadata: Mapping[str, Any], deltas: UnreadDeltas) -> AppendFields:
+    """Return the metadata of a step, and the changes that copy the histories of delta channels to it."""
+    codec, metadata = engine.context.codec, {**metadata, **deltas.metadata}
+    fields = AppendFields(metadata=codec.pack(metadata), readable=readable(codec, metadata))
+    if deltas.counters:
+        fields["attached_changes"] = partial(engine.delta_reader().given, line, deltas)
+    return fields
 
 
 async def latest_id(engine: Engine, line: Line, parent: StepRef) -> str:
-    """An id for a step that is to be the latest, whatever ids others have."""
+    """Generate an id that is later than all others of the line."""
     newest = await engine.lines.find(line, None)
     return new_id(max(engine.context.clock(), newest.time), max(newest.id, parent.id))
 
 
 def without_follows(state: PackedMap) -> PackedMap:
-    """A state without the parent that a graph named for the step that it was taken from."""
-    kept = as_map(state.get(pack_name(KEPT), b"\x80"))
-    if not kept or pack_name(FOLLOWS) not in kept:
+    """Return a state without the parent that a graph named for its step."""
+    internal = as_map(state.get(pack_name(KEPT), b"\x80"))
+    if not internal or pack_name(FOLLOWS) not in internal:
         return state
-    return {**state, pack_name(KEPT): {key: value for key, value in kept.items() if key != pack_name(FOLLOWS)}}
+    return {**state, pack_name(KEPT): {key: value for key, value in internal.items() if key != pack_name(FOLLOWS)}}
 
 
 def only_after(point: StepRef, edit: EditMap) -> Edit:
-    """An edit that is made after this very step; after another, `HeadMoved`."""
+    """Return an edit that raises `HeadMoved` if it is applied to any other step than this."""
 
-    async def unless_moved(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-        del held
+    async def unless_moved(parent: StepRef | None, _: LoadedState | None) -> EditMap:
         if parent is None or parent.hash != point.hash:
             raise HeadMoved
         return edit

@@ -1,8 +1,7 @@
-"""Walking a line from its last steps back to its first: what `holdfast log` shows.
+"""The walk over a line's history that `holdfast log` shows.
 
-Steps come the latest first, and every step before those that it follows: times do not decrease from parent to child,
-and where they are equal the number of steps before them tells. Nothing is read that is not walked over, but for a few
-steps ahead on each branch.
+The latest steps come first, and every step before its parents: times do not decrease from parent to child, and equal
+times are ordered by depth. Only the visited steps are read, and a few ahead on each branch.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import MAIN
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
+from holdfast.history.revisions import REF_NAMES
 
-_AHEAD, _FAR_AHEAD = 16, 256
-"""How many steps of a branch are read at a time: at first, and after a while."""
+_FIRST_PAGE, _PAGE = 16, 256
+"""How many steps of a branch are read at a time: at first, and at most."""
 
 
 class VisitedStep(NamedTuple):
-    """A step that the walk came by.
+    """A step that the walk visited.
 
-    `step` is None where only a stub is left of it, and where it is damaged: `damage` says how.
+    `step` is None if it was pruned to a stub, or is damaged, as `damage` describes.
     """
 
     row: Row
@@ -37,74 +37,77 @@ class VisitedStep(NamedTuple):
     damage: str = ""
 
     @property
-    def place(self) -> Position:
-        """Where it stands."""
+    def position(self) -> Position:
         return Position(self.point.branch, self.point.seq)
 
 
 class LogWalk:
-    """The steps that some steps follow, those among them, the latest first, in pages."""
+    """Visits steps and their ancestors, the latest first, in pages."""
 
     def __init__(self, engine: Engine, line: Line, branches: Iterable[Branch], *, first_parents: bool = False) -> None:
         self._engine = engine
         self._line = line
-        self._layout = BranchGraph(branches)
+        self._graph = BranchGraph(branches)
         self._first_parents = first_parents
         self._rows: dict[Position, Row] = {}
-        self._ahead: dict[int, int] = {}
+        self._page_sizes: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
         self.ids: dict[Position, str] = {}
-        """The ids of the steps walked over so far, and of those that they follow; empty for stubs."""
+        """The ids of the steps visited so far and of their parents; empty for stubs."""
 
-    async def start(self, places: Sequence[Position]) -> None:
-        """Walk back from these steps too."""
-        wanted = [place for place in places if place not in self.ids and place not in self._rows]
-        queries: list[Query] = [Scan(STEPS, (*self._line, *place)) for place in wanted]
-        found = await self._engine.context.backend.read(queries) if queries else []
-        for place, rows in zip(wanted, found, strict=True):
-            self._rows.update((place, row) for row in rows)
-        for place in places:
-            await self._push(place)
+    async def start(self, positions: Sequence[Position]) -> None:
+        """Start to walk from these steps, in addition to others."""
+        missing = [position for position in positions if position not in self.ids and position not in self._rows]
+        queries: list[Query] = [Scan(STEPS, (*self._line, *position)) for position in missing]
+        results = await self._engine.context.backend.read(queries) if queries else []
+        for position, rows in zip(missing, results, strict=True):
+            self._rows.update((position, row) for row in rows)
+        for position in positions:
+            await self._push(position)
 
     async def page(self, limit: int) -> list[VisitedStep]:
-        """The next steps, so many at most; none at the end. Stubs count too."""
-        found: list[VisitedStep] = []
-        while self._queue and len(found) < limit:
+        """Visit the next steps, up to `limit` including stubs; none at the end."""
+        visits: list[VisitedStep] = []
+        while self._queue and len(visits) < limit:
             _, _, branch, seq = heappop(self._queue)
-            place = Position(-branch, -seq)
-            visit = self._visit(place, self._rows.pop(place))
-            found.append(visit)
+            position = Position(-branch, -seq)
+            visit = self._visit(position, self._rows.pop(position))
+            visits.append(visit)
             for parent in visit.parents[:1] if self._first_parents else visit.parents:
                 await self._push(parent)
-        return found
+        return visits
 
-    async def _push(self, place: Position) -> None:
-        if place in self.ids:
+    async def _push(self, position: Position) -> None:
+        if position in self.ids:
             return
-        row = self._rows.get(place)
+        row = self._rows.get(position)
         if row is None:
-            await self._read(place)
-            row = self._rows.get(place)
+            await self._read(position)
+            row = self._rows.get(position)
             if row is None:
-                return  # deleted meanwhile, or the line is cut off there
+                return  # deleted meanwhile, or the line was truncated there
         point = StepRef.of(row)
-        self.ids[place] = point.id
-        heappush(self._queue, (-point.time, -point.depth, -place.branch, -place.seq))
+        self.ids[position] = point.id
+        heappush(self._queue, (-point.time, -point.depth, -position.branch, -position.seq))
 
-    async def _read(self, place: Position) -> None:
+    async def _read(self, position: Position) -> None:
         """Read a step, and some before it on its branch."""
-        count = self._ahead.get(place.branch, _AHEAD)
-        self._ahead[place.branch] = min(2 * count, _FAR_AHEAD)
+        count = self._page_sizes.get(position.branch, _FIRST_PAGE)
+        self._page_sizes[position.branch] = min(2 * count, _PAGE)
         scan = Scan(
-            STEPS, (*self._line, place.branch), (max(0, place.seq + 1 - count),), (place.seq + 1,), reverse=True
+            STEPS,
+            (*self._line, position.branch),
+            (max(0, position.seq + 1 - count),),
+            (position.seq + 1,),
+            reverse=True,
         )
         (rows,) = await self._engine.context.backend.read([scan])
         for row in rows:
             self._rows[Position(*StepRef.of(row)[:2])] = row
 
-    def _visit(self, place: Position, row: Row) -> VisitedStep:
+    def _visit(self, position: Position, row: Row) -> VisitedStep:
         point = StepRef.of(row)
-        before = Position(place.branch, place.seq - 1) if place.seq else self._layout.base(place.branch)
+        before = Position(position.branch, position.seq - 1) if position.seq else self._graph.base(position.branch)
         parents = () if before is None else (before,)
         try:
             if point.pruned:
@@ -119,7 +122,7 @@ class LogWalk:
 
 
 class StepLabels:
-    """What leads to steps by name: branches whose last they are, names and tags. Read as far as it is asked for."""
+    """The names of steps: branches that end there, tags and labels. Reads only what is requested."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
@@ -127,36 +130,36 @@ class StepLabels:
         self.branches: list[Branch] = []
         self.head: StepRef | None = None
         self._names: dict[int, str] = {}
-        self._based: dict[Position, list[int]] = {}
+        self._branches_at: dict[Position, list[int]] = {}
         self._ends: dict[int, Position] = {}
         self._refs: dict[str, list[str]] = {}
 
     async def load(self) -> None:
-        """Look which branches, names and tags there are."""
+        """Read the branches, tags and labels."""
         lines, line = self._engine.lines, self._line
         self.head = await lines.find(line, None)
         self.branches = await lines.branches(line)
-        taken = any(branch.name == MAIN.name for branch in self.branches)
-        self._names = {0: "" if taken else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
+        renamed = any(branch.name == MAIN.name for branch in self.branches)
+        self._names = {0: "" if renamed else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
         for branch in self.branches:
-            self._based.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
-        for kind in (NAME, TAG):
+            self._branches_at.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
+        for kind in REF_NAMES:
             for name, id in await lines.refs(line, kind):
-                self._refs.setdefault(id, []).append(f"{kind}: {name}")
+                self._refs.setdefault(id, []).append(f"{REF_NAMES[kind]}: {name}")
 
     def name(self, branch: int) -> str:
-        """What a branch is called; its number, if it has no name."""
+        """Return the name of a branch, or its number if it has none."""
         return self._names.get(branch) or f"branch {branch}"
 
     async def ends(self) -> list[Position]:
-        """The last steps of all branches, but of those that a new revision took the place of."""
-        await self._look(self._names)
+        """Return the last steps of all branches, except those that a new revision replaced."""
+        await self._find_ends(self._names)
         unnamed = [number for number in self._ends if not self._names[number]]
         if unnamed:
-            places = [self._ends[number] for number in unnamed]
+            positions = [self._ends[number] for number in unnamed]
             points = [
                 StepRef.of(row)
-                for rows in await self._read([Scan(STEPS, (*self._line, *place), bodies=False) for place in places])
+                for rows in await self._read([Scan(STEPS, (*self._line, *end), bodies=False) for end in positions])
                 for row in rows
             ]
             latest = await self._read(
@@ -168,20 +171,20 @@ class StepLabels:
         return list(dict.fromkeys(self._ends.values()))
 
     async def of(self, visits: Sequence[VisitedStep]) -> list[list[str]]:
-        """For each of some steps, what leads to it: `HEAD -> main`, `other`, `name: good`, `tag: seen`."""
-        wanted = {visit.place.branch for visit in visits}
-        wanted |= {number for visit in visits for number in self._based.get(visit.place, ())}
-        await self._look(wanted - self._ends.keys())
-        at: dict[Position, list[int]] = {}
-        for number, place in sorted(self._ends.items()):
-            at.setdefault(place, []).append(number)
-        return [self._labels(visit, at.get(visit.place, [])) for visit in visits]
+        """Return the names of each step: `HEAD -> main`, `other`, `tag: good`, `label: seen`."""
+        numbers = {visit.position.branch for visit in visits}
+        numbers |= {number for visit in visits for number in self._branches_at.get(visit.position, ())}
+        await self._find_ends(numbers - self._ends.keys())
+        ends: dict[Position, list[int]] = {}
+        for number, position in sorted(self._ends.items()):
+            ends.setdefault(position, []).append(number)
+        return [self._labels(visit, ends.get(visit.position, [])) for visit in visits]
 
     def _labels(self, visit: VisitedStep, numbers: Sequence[int]) -> list[str]:
         names = [self._names[number] for number in numbers if self._names[number]]
         head = self.head
-        if head is not None and (head.branch, head.seq) == visit.place:
-            own = self._names.get(visit.place.branch)
+        if head is not None and (head.branch, head.seq) == visit.position:
+            own = self._names.get(visit.position.branch)
             if own in names:
                 names.remove(own)
                 names.insert(0, f"HEAD -> {own}")
@@ -189,14 +192,13 @@ class StepLabels:
                 names.insert(0, "HEAD")
         return names + self._refs.get(visit.point.id, []) if visit.point.id else names
 
-    async def _look(self, numbers: Iterable[int]) -> None:
-        """Find where some branches end."""
-        wanted = sorted(set(numbers) - self._ends.keys())
-        found = await self._read(
-            [Scan(STEPS, (*self._line, number), reverse=True, limit=1, bodies=False) for number in wanted]
+    async def _find_ends(self, numbers: Iterable[int]) -> None:
+        missing = sorted(set(numbers) - self._ends.keys())
+        results = await self._read(
+            [Scan(STEPS, (*self._line, number), reverse=True, limit=1, bodies=False) for number in missing]
         )
-        bases = {number: place for place, based in self._based.items() for number in based}
-        for number, rows in zip(wanted, found, strict=True):
+        bases = {number: base for base, branches in self._branches_at.items() for number in branches}
+        for number, rows in zip(missing, results, strict=True):
             if rows:
                 self._ends[number] = Position(*StepRef.of(rows[0])[:2])
             elif number in bases and bases[number].seq >= 0:
@@ -207,21 +209,21 @@ class StepLabels:
 
 
 async def abbreviations(engine: Engine, line: Line, ids: Sequence[str], shortest: int) -> list[str]:
-    """The starts of ids by which they are known in their line, each as long as the longest of them must be."""
+    """Shorten ids to the shortest common length at which all of them are unique in the line."""
     queries: list[Query] = []
     for id in ids:
         queries.append(Scan(STEPS, tuple(line), (), (id,), True, 1, "id", bodies=False))
         queries.append(Scan(STEPS, tuple(line), (id + "\0",), (), False, 1, "id", bodies=False))
-    found = await engine.context.backend.read(queries) if queries else []
+    results = await engine.context.backend.read(queries) if queries else []
     longest = shortest
     for number, id in enumerate(ids):
-        for rows in found[2 * number : 2 * number + 2]:
+        for rows in results[2 * number : 2 * number + 2]:
             for row in rows:
-                longest = max(longest, _common(id, StepRef.of(row).id) + 1)
+                longest = max(longest, _common_length(id, StepRef.of(row).id) + 1)
     return [id[:longest] for id in ids]
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters two texts start with that are the same."""
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

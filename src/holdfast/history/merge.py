@@ -1,8 +1,7 @@
-"""Merging: a step with two parents, whose state has the changes of both since their common ancestor.
+"""Merge: a step with two parents, whose state has the changes of both since their common ancestor.
 
-The target is gone on with: the merge is a step on top of it, whose second parent is the other side. That is so also
-where the target lies behind the other side and has nothing of its own: there is no fast-forward, since a branch is a
-row of steps and not a name that moves. What was merged before is not brought up again.
+The merge is a step on top of the target, and its second parent is the other side, also if the target has no changes of
+its own: there is no fast-forward, since a branch is a sequence of steps, not a movable name.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.merge import PackedConflict as PackedClash
-from holdfast.engine.model.merge import PackedResolution, Resolver, ours, theirs, union
+from holdfast.engine.model.merge import PackedConflict, PackedResolution, Resolver, ours, theirs, union
 from holdfast.engine.model.merge import Path as PackedPath
 from holdfast.engine.model.merge import merge as merge_states
 from holdfast.engine.model.missing import MISSING, MissingType
@@ -31,26 +29,25 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Revision
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
-from holdfast.history.langgraph_compat import HeadMoved, about, latest_id, only_after, without_follows
+from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
 from holdfast.history.revisions import Revisions, resolve
 
 _ATTEMPTS = 100
-"""How often a merge is made anew because others added to the target meanwhile."""
+"""How often a merge is repeated because others added to the target meanwhile."""
 
-_SHOWN = 8
-"""How many clashes the message of an error names."""
+_LISTED = 8
+"""How many conflicts the message of an error names."""
 
 
-UNRESOLVED: Final = MissingType("LEAVE")
-"""What a function returns that does not settle a clash."""
+UNRESOLVED: Final = MissingType("UNRESOLVED")
+"""Returned by a function that does not resolve a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict:
-    """Both sides changed the same thing differently. `MISSING` is what a side has that has nothing there.
+    """Both sides changed the same value differently. A side without a value there has `MISSING`.
 
-    `path` are the keys and places on the way to it, `where` the same as text. If the path ends in a slice, the values
-    are the items in that stretch of a list, and so is what settles it.
+    If `path` ends in a slice, the values are lists of the items in that range, and so is the resolution.
     """
 
     path: tuple[Any, ...]
@@ -64,12 +61,12 @@ class MergeConflict:
         return path_text(self.path)
 
 
-Settle: TypeAlias = "str | Callable[[MergeConflict], Any]"
-"""How a clash is settled: `"ours"`, `"theirs"`, `"union"`, or a function that is given it and returns the value,
-`MISSING`, or `UNRESOLVED`."""
+Resolution: TypeAlias = "str | Callable[[MergeConflict], Any]"
+"""`"ours"`, `"theirs"`, `"union"`, or a function that takes a conflict and returns the value, `MISSING` or
+`UNRESOLVED`."""
 
-Resolve: TypeAlias = "Callable[[MergeConflict], Any] | Mapping[str, Settle]"
-"""A function for all clashes, or ways to settle by the path they are at or below: `{"messages": "union"}`."""
+Resolve: TypeAlias = "Callable[[MergeConflict], Any] | Mapping[str, Resolution]"
+"""A function for all conflicts, or resolutions by the path they are at or below: `{"messages": "union"}`."""
 
 _STRATEGIES: dict[str, Resolver] = {"ours": ours, "theirs": theirs, "union": union}
 
@@ -86,22 +83,22 @@ async def merge(
 ) -> StepInfo:
     """Merge a revision into a branch, into the latest checkpoint (`HEAD`), or on top of a checkpoint.
 
-    Returns the merge; or the head that is there, if nothing is to be merged. Whoever adds to the branch meanwhile is
-    merged with as well; where a checkpoint is named, nothing may follow it. `ConflictError` with the `clashes` that are
-    not settled; nothing is saved then.
+    Returns the merge, or the current head if there is nothing to merge. Steps that others add to the branch meanwhile
+    are merged, too; a checkpoint that `into` names must be the last. Raises `ConflictError` with the unresolved
+    `conflicts`, and saves nothing then.
     """
     if strategy is not None and strategy not in _STRATEGIES:
-        raise InvalidError(f"a strategy is 'ours', 'theirs' or 'union', not {strategy!r}")
+        raise InvalidError(f"the strategy must be 'ours', 'theirs' or 'union', not {strategy!r}")
     if resolve is not None and not callable(resolve) and not isinstance(resolve, Mapping):
         raise InvalidError(
-            f"what settles clashes is a function, or ways by path, not {resolve!r}",
-            hint='As in {"messages": "union"}; one way for all is a strategy',
+            f"resolve must be a function or a dict by path, not {resolve!r}",
+            hint='As in {"messages": "union"}; use strategy= for all conflicts',
         )
     return await _Merge(engine, line, theirs, into, strategy, resolve, dict(metadata or {})).save()
 
 
 class _Merge:
-    """One merge, made anew while its target moves."""
+    """One merge, repeated while others add to its target."""
 
     def __init__(
         self,
@@ -126,23 +123,23 @@ class _Merge:
         engine, line = self._engine, self._line
         theirs = await resolve(engine, line, self._theirs)
         for _ in range(_ATTEMPTS):
-            await engine.lines.info(line)  # what is remembered of the line may be out of date
-            ours, parent, how = await self._target()
+            await engine.lines.info(line)  # refreshes the cached tip of the line
+            ours, parent, on_conflict = await self._target()
             common = await Ancestry(engine, line, await engine.lines.branch_graph(line)).common(ours, theirs)
-            if common.theirs_is_ours:
+            if common.is_merged:
                 return await engine.step_info.head(line, ours)
-            saving = await self._saving(ours, theirs, common)
-            saving.parent, saving.on_conflict = parent, how
+            request = await self._build_request(ours, theirs, common)
+            request.parent, request.on_conflict = parent, on_conflict
             try:
-                return (await engine.writer.save(saving))[0]
+                return (await engine.writer.save(request))[0]
             except HeadMoved:
                 continue
         raise ConflictError(
-            "others kept adding to the branch while it was merged into", where=f"thread {line}", hint="Try again"
+            "others kept adding to the target branch during the merge", where=f"thread {line}", hint="Try again"
         )
 
     async def _target(self) -> tuple[StepRef, At, OnConflict]:
-        """The step that is merged into as of now, how to name it as a parent, and whether others may be first."""
+        """Return the step to merge into, how to name it as a parent, and what to do if others are first."""
         revisions = Revisions(self._engine, self._line)
         if self._into in ("HEAD", "@"):
             return await self._engine.lines.find(self._line, None), None, OnConflict.RETRY
@@ -152,29 +149,29 @@ class _Merge:
         point = await resolve(self._engine, self._line, self._into)
         return point, point.id, OnConflict.REFUSE
 
-    async def _saving(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
+    async def _build_request(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
         base = common.best
-        known = base is None or not base.pruned  # where histories have nothing in common, both start from nothing
+        known = base is None or not base.pruned  # without a common ancestor, both sides start from the empty state
         base = base if known else None
         states = (await self._state(base), await self._state(ours), await self._state(theirs))
         delta, sides = await self._delta((base, ours, theirs), states, known=known)
-        merged = merge_states(states[0] if known else None, *states[1:], self._resolver.settle)
-        if merged.clashes:
-            raise self._refused(ours, theirs, merged.clashes, known=known)
+        merged = merge_states(states[0] if known else None, *states[1:], self._resolver.resolve)
+        if merged.conflicts:
+            raise self._conflict_error(ours, theirs, merged.conflicts, known=known)
         state = without_follows(merged.state)
         for channel, side in sides.items():
             name = pack_name(channel)
             state = {key: value for key, value in state.items() if key != name}
             if name in states[side]:
                 state[name] = states[side][name]
-        said = {
+        metadata = {
             **self._metadata,
             "merged": theirs.id,
             "revision": self._theirs if isinstance(self._theirs, str) else theirs.id,
             "base": None if base is None else base.id,
         }
         if common.others:
-            said["other_bases"] = [point.id for point in common.others if not point.pruned]
+            metadata["other_bases"] = [point.id for point in common.others if not point.pruned]
         return AppendRequest(
             self._line,
             only_after(ours, diff_maps(states[1], state)),
@@ -182,7 +179,7 @@ class _Merge:
             kind=MERGE,
             time=max(self._engine.context.clock(), theirs.time),
             merged=(StepParent(theirs.branch, theirs.seq, theirs.hash),),
-            **about(self._engine, self._line, said, delta),
+            **step_fields(self._engine, self._line, metadata, delta),
         )
 
     async def _state(self, point: StepRef | None) -> PackedMap:
@@ -195,17 +192,17 @@ class _Merge:
     async def _delta(
         self, points: Sequence[StepRef | None], states: Sequence[PackedMap], *, known: bool
     ) -> tuple[UnreadDeltas, dict[str, int]]:
-        """The delta channels, whose values only a graph knows: from which side each comes, and its history.
+        """Choose a side for each delta channel: only a graph knows their values, so they cannot be merged.
 
-        They cannot be merged, only taken whole.
+        Returns their histories, and the side of each channel.
         """
         deltas = self._engine.delta_reader()
-        unheld = [UnreadDeltas({}, {}) if at is None else await deltas.unread(self._line, at) for at in points]
-        taken, sides = UnreadDeltas({}, {}), {}
-        for channel in dict.fromkeys([*unheld[1].counters, *unheld[2].counters]):
+        unread = [UnreadDeltas({}, {}) if at is None else await deltas.unread(self._line, at) for at in points]
+        result, sides = UnreadDeltas({}, {}), {}
+        for channel in dict.fromkeys([*unread[1].counters, *unread[2].counters]):
             base, ours, theirs = (
-                (state.get(pack_name(channel)), each.histories.get(channel))
-                for state, each in zip(states, unheld, strict=True)
+                (state.get(pack_name(channel)), side.histories.get(channel))
+                for state, side in zip(states, unread, strict=True)
             )
             if theirs == ours or (known and theirs == base) or self._strategy == "ours":
                 sides[channel] = 1
@@ -213,54 +210,57 @@ class _Merge:
                 sides[channel] = 2
             else:
                 raise UnsupportedError(
-                    f"both sides wrote to channel {channel!r}, whose value is kept as a history of writes: only the "
-                    "graph can put it together",
+                    f"both sides wrote to channel {channel!r}, which is stored as a history of writes that only the "
+                    "graph can combine",
                     where=f"thread {self._line}",
-                    hint="Take one side (strategy 'ours' or 'theirs') and bring the rest in through the graph",
+                    hint="Choose one side (strategy 'ours' or 'theirs') and add the other changes through the graph",
                 )
-            side = unheld[sides[channel]]
-            if channel in side.counters:
-                taken.counters[channel], taken.histories[channel] = side.counters[channel], side.histories[channel]
-        return taken, sides
+            chosen = unread[sides[channel]]
+            if channel in chosen.counters:
+                result.counters[channel] = chosen.counters[channel]
+                result.histories[channel] = chosen.histories[channel]
+        return result, sides
 
-    def _refused(self, ours: StepRef, theirs: StepRef, clashes: Sequence[PackedClash], *, known: bool) -> ConflictError:
-        found = tuple(map(self._resolver.shown, clashes))
-        named = ", ".join(clash.where for clash in found[:_SHOWN])
-        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        what = "both sides changed the same, differently"
+    def _conflict_error(
+        self, ours: StepRef, theirs: StepRef, packed: Sequence[PackedConflict], *, known: bool
+    ) -> ConflictError:
+        conflicts = tuple(map(self._resolver.unpack, packed))
+        paths = ", ".join(conflict.where for conflict in conflicts[:_LISTED])
+        more = f", and {len(conflicts) - _LISTED} more" if len(conflicts) > _LISTED else ""
+        what = "both sides changed the same values differently"
         if not known:
-            what = "the common ancestor was pruned, so nobody can tell which side changed what differs"
+            what = "the common ancestor was pruned, so it is unknown which side changed what"
         error = ConflictError(
-            f"{what}: {named}{more}",
+            f"{what}: {paths}{more}",
             where=f"checkpoints {ours.id} and {theirs.id} of thread {self._line}",
-            hint="Settle it with a strategy ('ours', 'theirs', 'union') or a function",
+            hint="Resolve it with a strategy ('ours', 'theirs', 'union') or a function",
         )
-        error.clashes = found
+        error.conflicts = conflicts
         return error
 
 
 class _Resolver:
-    """Settles clashes as the caller wants, and those in what frameworks keep for themselves by itself."""
+    """Resolves conflicts as the caller specified, and those in internal channels automatically."""
 
     def __init__(self, codec: Codec, strategy: str | None, resolve: Resolve | None) -> None:
         self._codec = codec
         self._strategy = None if strategy is None else _STRATEGIES[strategy]
         self._for_all = resolve if callable(resolve) else None
-        self._by_path: list[tuple[tuple[Any, ...], Settle]] = []
+        self._by_path: list[tuple[tuple[Any, ...], Resolution]] = []
         if isinstance(resolve, Mapping):
-            self._by_path = [(parse_path(path), _checked(how)) for path, how in resolve.items()]
-            self._by_path.sort(key=lambda each: len(each[0]), reverse=True)
+            self._by_path = [(parse_path(path), _check_resolution(how)) for path, how in resolve.items()]
+            self._by_path.sort(key=lambda rule: len(rule[0]), reverse=True)
 
-    def settle(self, clash: PackedClash) -> PackedResolution | None:
-        if clash.path[0] == pack_name(KEPT):
-            return _greater(self._codec, clash)
-        for how in self._asked(clash.path):
-            found = _STRATEGIES[how](clash) if isinstance(how, str) else self._called(how, clash)
-            if found is not None:
-                return found
-        return None if self._strategy is None else self._strategy(clash)
+    def resolve(self, conflict: PackedConflict) -> PackedResolution | None:
+        if conflict.path[0] == pack_name(KEPT):
+            return _greater(self._codec, conflict)
+        for how in self._resolutions(conflict.path):
+            resolution = _STRATEGIES[how](conflict) if isinstance(how, str) else self._call(how, conflict)
+            if resolution is not None:
+                return resolution
+        return None if self._strategy is None else self._strategy(conflict)
 
-    def _asked(self, path: PackedPath) -> Iterator[Settle]:
+    def _resolutions(self, path: PackedPath) -> Iterator[Resolution]:
         if self._for_all is not None:
             yield self._for_all
         plain = self._path(path)
@@ -269,40 +269,41 @@ class _Resolver:
                 yield how
                 return
 
-    def _called(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
-        shown = self.shown(clash)
-        value = function(shown)
+    def _call(self, function: Callable[[MergeConflict], Any], conflict: PackedConflict) -> PackedResolution | None:
+        unpacked = self.unpack(conflict)
+        value = function(unpacked)
         if value is UNRESOLVED:
             return None
         if value is MISSING:
             return PackedResolution(None)
-        if isinstance(clash.path[-1], slice) and type(value) is not list:
+        if isinstance(conflict.path[-1], slice) and type(value) is not list:
             raise InvalidError(
-                f"a stretch of a list is settled with a list of items, not with {type(value).__name__}",
-                where=shown.where,
+                f"a conflict in a range of a list is resolved by a list of items, not by {type(value).__name__}",
+                where=unpacked.where,
             )
         return PackedResolution(pack_state(self._codec, {"": value})[pack_name("")])
 
-    def shown(self, clash: PackedClash) -> MergeConflict:
-        """A clash, for callers."""
-        sides = (MISSING if side is None else unpack(self._codec, side) for side in clash[1:])
-        return MergeConflict(self._path(clash.path), *sides)
+    def unpack(self, conflict: PackedConflict) -> MergeConflict:
+        sides = (MISSING if side is None else unpack(self._codec, side) for side in conflict[1:])
+        return MergeConflict(self._path(conflict.path), *sides)
 
     def _path(self, path: PackedPath) -> tuple[Any, ...]:
         return tuple(self._codec.unpack(part) if isinstance(part, bytes) else part for part in path)
 
 
-def _checked(how: Settle) -> Settle:
+def _check_resolution(how: Resolution) -> Resolution:
     if not callable(how) and how not in _STRATEGIES:
-        raise InvalidError(f"a clash is settled by 'ours', 'theirs', 'union' or a function, not by {how!r}")
+        raise InvalidError(f"a conflict is resolved by 'ours', 'theirs', 'union' or a function, not by {how!r}")
     return how
 
 
-def _greater(codec: Codec, clash: PackedClash) -> PackedResolution:
-    """What becomes of the versions of channels, and of who saw which: the greater, so that the merge starts nothing
-    anew. Of all else, ours."""
-    if clash.ours is None or clash.theirs is None:
-        return PackedResolution(clash.ours or clash.theirs)
-    mine, yours = unpack(codec, clash.ours), unpack(codec, clash.theirs)
-    newer = type(mine) is type(yours) and isinstance(mine, int | float | str) and yours > mine
-    return PackedResolution(clash.theirs if newer else clash.ours)
+def _greater(codec: Codec, conflict: PackedConflict) -> PackedResolution:
+    """Resolve a conflict in the versions of channels by the greater one, so that the merge triggers no node again.
+
+    Anything else is resolved as ours.
+    """
+    if conflict.ours is None or conflict.theirs is None:
+        return PackedResolution(conflict.ours or conflict.theirs)
+    our, their = unpack(codec, conflict.ours), unpack(codec, conflict.theirs)
+    newer = type(our) is type(their) and isinstance(our, int | float | str) and their > our
+    return PackedResolution(conflict.theirs if newer else conflict.ours)

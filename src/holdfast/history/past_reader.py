@@ -1,4 +1,4 @@
-"""A state of which places are looked at, without reading more of it than lies on the way."""
+"""Reads single values of a state, with the step that wrote each, without reading the rest."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from holdfast.engine.model.nodes import ListItem, WrittenBy
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import PartialState
 
-NOWHERE = WrittenBy(0, 0)
-"""Where nothing comes from."""
+NO_ORIGIN = WrittenBy(0, 0)
 
 
 class PastValue(NamedTuple):
-    """What is at a place: the value, or in an object of a class its JSON form; and the step that wrote it."""
+    """The value at a path, or its JSON form if it is inside an object, and the step that wrote it."""
 
     value: Draft | None
     tree: Any
     origin: WrittenBy
-    items: int
-    """At which part of the path an item of a list stands; -1 if none does. What is below it was written with it."""
+    item_depth: int
+    """The index in `path` of the first item of a list, or -1. Values below an item were written with it."""
     path: Path
-    """The path, with places in lists counted from the start."""
+    """The path, with indexes of lists counted from the start."""
 
 
 class PastReader(PartialState):
-    """Reads what is at places of a state, and the steps that wrote it."""
+    """Reads values of a state by path, and the steps that wrote them."""
 
     point: StepRef
 
@@ -40,62 +39,58 @@ class PastReader(PartialState):
         super().__init__(engine.states, line, point)
         self._codec = engine.context.codec
 
-    async def place(self, path: Path) -> PastValue | None:
-        """What is at a place; None if there is nothing."""
+    async def value_at(self, path: Path) -> PastValue | None:
+        """Read the value at a path; None if there is none."""
         value: Draft = await self._state()
-        origin, items = NOWHERE, -1
-        here: list[Any] = []
+        origin, item_depth = NO_ORIGIN, -1
+        resolved: list[Any] = []
         for depth, part in enumerate(path):
-            value = await self._fetched(value)
+            value = await self._fetch_large(value)
             length = draft_reader.length(value)
             entries = as_dict(value, origin)
             if length is not None:
                 if type(part) is not int or not -length <= part < length:
                     return None
                 start = part % length
-                here.append(start)
+                resolved.append(start)
                 ((value, origin),) = await self.nodes(
                     draft_reader.written_items(self._ws, value, origin, start, start + 1)
                 )
-                items = depth if items < 0 else items
+                item_depth = depth if item_depth < 0 else item_depth
             elif entries is not None:
                 entry = await self.nodes(draft_reader.one(self._ws, entries, self._codec.pack(part)))
                 if entry is None:
                     return None
                 value, origin = entry
-                here.append(part)
+                resolved.append(part)
             else:
-                tree = inside(to_json(value) if isinstance(value, bytes) else None, path[depth:])
-                return None if tree is NOTHING else PastValue(None, tree, origin, items, (*here, *path[depth:]))
-        return PastValue(value, NOTHING, origin, items, tuple(here))
+                rest = path[depth:]
+                tree = inside(to_json(value) if isinstance(value, bytes) else None, rest)
+                return None if tree is NOTHING else PastValue(None, tree, origin, item_depth, (*resolved, *rest))
+        return PastValue(value, NOTHING, origin, item_depth, tuple(resolved))
 
-    async def _fetched(self, value: Draft) -> Draft:
+    async def _fetch_large(self, value: Draft) -> Draft:
         if not isinstance(value, bytes) or not is_pointer(value):
             return value
         loaded = self._loaded or await self._load()
         return loaded.fresh.get(value) or (await self._states.load_large(self._line, [value]))[value]
 
-    async def tree(self, found: PastValue) -> Any:
-        """A value in JSON form; large ones that stand as pointers stay so."""
-        if found.value is None:
-            return found.tree
-        return tree_of(await self.nodes(draft_reader.whole(self._ws, found.value)), {})
+    async def tree(self, past: PastValue) -> Any:
+        """Return a value as JSON, with large values as pointers."""
+        if past.value is None:
+            return past.tree
+        return tree_of(await self.nodes(draft_reader.whole(self._ws, past.value)), {})
 
-    async def items(self, found: PastValue, start: int, stop: int) -> list[ListItem]:
-        """Items of a list, each with the step that wrote it."""
-        value = found.value
-        return (
-            []
-            if value is None
-            else await self.nodes(draft_reader.written_items(self._ws, value, found.origin, start, stop))
-        )
+    async def items(self, past: PastValue, start: int, stop: int) -> list[ListItem]:
+        """Return items of a list, each with the step that wrote it."""
+        if past.value is None:
+            return []
+        return await self.nodes(draft_reader.written_items(self._ws, past.value, past.origin, start, stop))
 
-    async def all_items(self, found: PastValue) -> list[ListItem]:
-        """All items of a list."""
-        return await self.items(found, 0, 0 if found.value is None else draft_reader.length(found.value) or 0)
+    async def all_items(self, past: PastValue) -> list[ListItem]:
+        return await self.items(past, 0, 0 if past.value is None else draft_reader.length(past.value) or 0)
 
-    async def keys(self, found: PastValue) -> list[Any] | None:
-        """The keys of a dict; None if it is none."""
-        value = found.value
-        packed = None if value is None else await self.nodes(draft_reader.keys(self._ws, value))
+    async def keys(self, past: PastValue) -> list[Any] | None:
+        """Return the keys of a dict; None if it is something else."""
+        packed = None if past.value is None else await self.nodes(draft_reader.keys(self._ws, past.value))
         return None if packed is None else self._codec.unpack_items(packed)

@@ -1,8 +1,8 @@
-"""Where a place of a state comes from: the steps that changed it, found by what each value says of its origin.
+"""Provenance: the steps that changed the value at a path.
 
-A value knows the step that wrote it last. From the state before that step, the same question leads further back: what
-lies between is not read. Some steps wrote a small value again as a whole, though only a part of it changed; whether a
-step really changed a place is seen by comparing.
+A value records the step that wrote it last. Looking it up in the state before that step leads further back, without
+reading the steps in between. Some steps rewrite a small value as a whole although only a part of it changed, so whether
+a step changed a value is found out by comparing.
 """
 
 from __future__ import annotations
@@ -24,166 +24,171 @@ from holdfast.engine.model.nodes import ListItem, WrittenBy
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Set
 from holdfast.engine.row_format import MERGE, Line, StepRef, open_step
 from holdfast.engine.state_loader import LoadedState
+from holdfast.history.ancestry import merged_parents
 from holdfast.history.comparison import ComparedPoint, differences
-from holdfast.history.past_reader import NOWHERE, PastReader, PastValue
+from holdfast.history.past_reader import NO_ORIGIN, PastReader, PastValue
 
-_FEW, _PAGE = 2, 256
-"""How many steps are read at a time where each has to be looked at: at first, and after a while."""
+_FIRST_PAGE, _PAGE = 2, 256
+"""How many steps are read at a time: at first, and at most."""
 
-_SILENT = 16
-"""After so many steps that did not touch a place, its state is asked who did."""
+_MAX_UNRELATED = 16
+"""After this many steps that did not touch a path, its writer is looked up in the state instead."""
 
-_COMPARED = ("save", "input", "loop", MERGE, "restore", "switch")
-"""The kinds of steps that say what differs from the state before them. Others, such as updates, say what they were told
-to put, which may have been there."""
+_DIFF_KINDS = ("save", "input", "loop", MERGE, "restore", "switch")
+"""The kinds of steps that contain only differences to the state before. Others, such as updates, contain whatever the
+caller passed, which may have been there before."""
 
 
 class ProvenanceStep(NamedTuple):
-    """A step that changed a place, and what it changed there."""
+    """A step that changed the value at a path, and its edits there."""
 
     origin: WrittenBy
     edits: tuple[Edit, ...]
 
 
 class ProvenanceReader:
-    """Follows places of a line's states back to the steps that changed them."""
+    """Finds the steps of a line that changed the value at a path."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
         self._line = line
-        self._layout: BranchGraph | None = None
+        self._graph: BranchGraph | None = None
         self._rows: dict[Position, Row | None] = {}
         """The steps that were read last."""
 
-    async def touches(self, point: StepRef, path: Path) -> AsyncIterator[ProvenanceStep]:
-        """The steps that changed a place, the latest first, along first parents. Places in lists follow their items."""
+    async def changes(self, point: StepRef, path: Path) -> AsyncIterator[ProvenanceStep]:
+        """Iterate over the steps that changed a value, the latest first, along first parents.
+
+        An index of a list follows its item.
+        """
         now: StepRef | None = point
         in_list = False
         while now is not None:
-            found = await self.looked(now, path)
-            if found is None and in_list:
-                return  # what else was at this place in the list is another item
-            in_list = found is not None and found[1].items >= 0
-            path = path if found is None else found[1].path
-            origin = await self._removal(now, path) if found is None else found[1].origin
+            located = await self.locate(now, path)
+            if located is None and in_list:
+                return  # whatever was at this index before is another item
+            in_list = located is not None and located[1].item_depth >= 0
+            path = path if located is None else located[1].path
+            origin = await self._removal(now, path) if located is None else located[1].origin
             if origin is None:
                 return
-            if found is not None:
-                origin = await self._since(origin, path, found[1])
+            if located is not None:
+                origin = await self._first_writer(origin, path, located[1])
             step = await self.step(origin)
             if step is None or step.pruned:
-                older = await self._kept_before(Position(*origin))
-                edits, before = await self._pruned(older, path, found)
+                older = await self._last_unpruned(Position(*origin))
+                edits, before = await self._edits_of_pruned(older, path, located)
             else:
-                await self._engine.states.get(self._line, step)  # the state before it is made of the same steps
+                await self._engine.states.get(self._line, step)  # caches the parts of its parent's state, too
                 older = await self.parent(step)
-                here = path if found is None or step == now else await self._place_in(step, path, *found)
-                edits, before = await self._changed(older, step, here)
+                here = path if located is None or step == now else await self._path_in(step, path, *located)
+                edits, before = await self._edits(older, step, here)
             if edits:
                 yield ProvenanceStep(origin, tuple(edits))
             if before is None:
                 return
             now, path = older, before
 
-    async def written(self, point: StepRef, path: Path) -> WrittenBy | None:
-        """The last step that changed a place."""
-        async for touch in self.touches(point, path):
-            return touch.origin
+    async def last_writer(self, point: StepRef, path: Path) -> WrittenBy | None:
+        """Return the last step that changed a value."""
+        async for change in self.changes(point, path):
+            return change.origin
         return None
 
-    async def looked(self, point: StepRef, path: Path) -> tuple[PastReader, PastValue] | None:
-        """What is at a place in the state at a step."""
-        look = PastReader(self._engine, self._line, point)
-        found = await look.place(path)
-        return None if found is None else (look, found)
+    async def locate(self, point: StepRef, path: Path) -> tuple[PastReader, PastValue] | None:
+        """Read the value at a path of the state at a step; None if there is none."""
+        reader = PastReader(self._engine, self._line, point)
+        past = await reader.value_at(path)
+        return None if past is None else (reader, past)
 
     # Steps ------------------------------------------------------------------------------------------------------
 
     async def step(self, origin: WrittenBy) -> StepRef | None:
-        """The step of an origin, or the stub that is left of it; None if not even that is."""
+        """Return the step of an origin, or its stub; None if neither exists."""
         row = await self._row(Position(*origin))
         return None if row is None else StepRef.of(row)
 
-    async def _row(self, place: Position) -> Row | None:
-        """The row of a step. The one before it, which is asked for next, is read with it."""
-        if place not in self._rows:
-            wanted = [place, Position(place.branch, place.seq - 1)] if place.seq else [place]
-            (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *each) for each in wanted])])
-            found = {Position(*StepRef.of(row)[:2]): row for row in rows}
-            self._rows = {each: found.get(each) for each in wanted}
-        return self._rows[place]
+    async def _row(self, position: Position) -> Row | None:
+        """Read the row of a step, together with the one before it, which is usually needed next."""
+        if position not in self._rows:
+            pair = [position, Position(position.branch, position.seq - 1)] if position.seq else [position]
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *key) for key in pair])])
+            by_position = {Position(*StepRef.of(row)[:2]): row for row in rows}
+            self._rows = {key: by_position.get(key) for key in pair}
+        return self._rows[position]
 
     async def parent(self, point: StepRef) -> StepRef | None:
-        """The step before a step that was not pruned; None at the start of the line."""
+        """Return the last unpruned step before a step; None at the start of the line."""
         rows = [row for row in self._rows.values() if row is not None]
         (head,) = await self._engine.step_info.describe(self._line, [point], rows)
         if not head.header.parents:
             return None
         parent = await self.step(WrittenBy(*head.header.parents[0][:2]))
         if parent is None or parent.pruned:
-            return await self._kept_before(Position(*point[:2]))
-        held: LoadedState | None = self._engine.context.cache.get((self._line, point.hash))
-        if held is not None and held.tail and len(held.tail) - 1 == parent.tail:
-            # All that the parent's state is made of is at hand: it need not be read again.
+            return await self._last_unpruned(Position(*point[:2]))
+        loaded: LoadedState | None = self._engine.context.cache.get((self._line, point.hash))
+        if loaded is not None and loaded.tail and len(loaded.tail) - 1 == parent.tail:
+            # All parts of the parent's state are cached: it need not be read again.
             if self._engine.context.cache.get((self._line, parent.hash)) is None:
-                shorter = LoadedState(held.root, held.form, held.tail[:-1], held.tail_weight, fresh=held.fresh)
-                self._engine.states.cache_state(self._line, parent.hash, shorter)
+                tail = loaded.tail[:-1]
+                older = LoadedState(loaded.root, loaded.form, tail, loaded.tail_weight, fresh=loaded.fresh)
+                self._engine.states.cache_state(self._line, parent.hash, older)
         return parent
 
-    async def _kept_before(self, place: Position) -> StepRef | None:
-        for end in (await self._layouts()).stretches(place):
-            last = Position(end.branch, end.seq - 1) if end == place else end
-            found = await self._engine.lines.last_unpruned(self._line, last)
-            if found is not None:
-                return found
+    async def _last_unpruned(self, position: Position) -> StepRef | None:
+        for end in (await self._branch_graph()).stretches(position):
+            last = Position(end.branch, end.seq - 1) if end == position else end
+            point = await self._engine.lines.last_unpruned(self._line, last)
+            if point is not None:
+                return point
         return None
 
     async def _removal(self, point: StepRef, path: Path) -> WrittenBy | None:
-        """The last step up to this one that may have removed a place which is not there."""
+        """Return the last step up to this one that may have removed the value at a path."""
         keys = self._engine.context.codec.pack_items(path)
         async for at, edit in self._steps_back(Position(*point[:2])):
             if edit is not None and may_touch(edit, keys):
                 return at
         return None
 
-    async def _since(self, origin: WrittenBy, path: Path, found: PastValue) -> WrittenBy:
-        """The step that wrote a value first, of those that wrote the same again as part of something larger."""
-        if found.items >= 0 or not isinstance(found.value, bytes):
+    async def _first_writer(self, origin: WrittenBy, path: Path, past: PastValue) -> WrittenBy:
+        """Return the first of the consecutive steps that wrote the same value, as part of a larger one."""
+        if past.item_depth >= 0 or not isinstance(past.value, bytes):
             return origin
-        return (await self._first_writers(origin, path[:-1], {path[-1]: found.value}))[path[-1]]
+        return (await self._first_writers(origin, path[:-1], {path[-1]: past.value}))[path[-1]]
 
     async def _first_writers(self, origin: WrittenBy, path: Path, values: Mapping[Any, bytes]) -> dict[Any, WrittenBy]:
-        """The same for several entries of a dict, which has them since a step.
+        """Return the first writer of several entries of a dict.
 
-        Only what the steps say is looked at, and no state: as long as they write the dict again and again.
+        Reads only steps and no state, as long as they keep rewriting the dict.
         """
         writers = dict.fromkeys(values, origin)
-        silent = 0
+        unrelated = 0
         pack = self._engine.context.codec.pack
         stem = self._engine.context.codec.pack_items(path)
         todo = {name: (pack(name), value) for name, value in values.items()}
         async for at, edit in self._steps_back(Position(*origin)):
             if edit is None:
                 break
-            said: Said = edit
+            effect: Said = edit
             for part in stem:
-                said = below(said, part)
-            said = opened_map(said) if isinstance(said, bytes) else said
-            silent = silent + 1 if said is NOTHING else 0
+                effect = below(effect, part)
+            effect = opened_map(effect) if isinstance(effect, bytes) else effect
+            unrelated = unrelated + 1 if effect is NOTHING else 0
             for name, (key, value) in list(todo.items()):
-                put = below(said, key)
+                put = below(effect, key)
                 if put == value:
                     writers[name] = at
-                if put != value or isinstance(said, EditMap):  # who puts but a part knows that it is new
-                    if put is not NOTHING:
-                        del todo[name]
-            if not todo or silent > _SILENT:
+                # An edit of a part contains only new values.
+                if put is not NOTHING and (put != value or isinstance(effect, EditMap)):
+                    del todo[name]
+            if not todo or unrelated > _MAX_UNRELATED:
                 break
         return writers
 
-    async def _steps_back(self, place: Position) -> AsyncIterator[tuple[WrittenBy, EditMap | None]]:
-        """What a step did, and those before it along first parents; None where one was pruned."""
-        page, end = _FEW, place
+    async def _steps_back(self, position: Position) -> AsyncIterator[tuple[WrittenBy, EditMap | None]]:
+        """Iterate over the edits of a step and those before it along first parents; None for pruned ones."""
+        page, end = _FIRST_PAGE, position
         while True:
             last = end.seq
             while last >= 0:
@@ -191,23 +196,23 @@ class ProvenanceReader:
                 scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True)
                 (rows,) = await self._engine.context.backend.read([scan])
                 for row in rows:
-                    at = StepRef.of(row)
-                    yield WrittenBy(*at[:2]), None if at.pruned else self._opened(row)
+                    point = StepRef.of(row)
+                    yield WrittenBy(*point[:2]), None if point.pruned else self._edit_of(row)
                 last, page = start - 1, min(2 * page, _PAGE)
-            base = (await self._layouts()).base(end.branch)
+            base = (await self._branch_graph()).base(end.branch)
             if base is None:
                 return
             end = base
 
-    async def _layouts(self) -> BranchGraph:
-        if self._layout is None:
-            self._layout = await self._engine.lines.branch_graph(self._line)
-        return self._layout
+    async def _branch_graph(self) -> BranchGraph:
+        if self._graph is None:
+            self._graph = await self._engine.lines.branch_graph(self._line)
+        return self._graph
 
-    # What a step changed ----------------------------------------------------------------------------------------
+    # Edits ------------------------------------------------------------------------------------------------------
 
-    async def _changed(self, older: StepRef | None, step: StepRef, path: Path) -> tuple[list[Edit], Path | None]:
-        """What a step changed of a place, and where the place was before; None if it was nowhere."""
+    async def _edits(self, older: StepRef | None, step: StepRef, path: Path) -> tuple[list[Edit], Path | None]:
+        """Return the edits of a step at a path, and the value's path before, or None."""
         channel = self._engine.context.codec.pack(path[0])
         edits = await differences(
             self._engine, ComparedPoint(self._line, older), ComparedPoint(self._line, step), only=channel
@@ -215,162 +220,222 @@ class ProvenanceReader:
         before = None if older is None else place_before(edits, path)
         return [part for edit in edits for part in within(edit, path, before)], before
 
-    async def _pruned(
-        self, older: StepRef | None, path: Path, found: tuple[PastReader, PastValue] | None
+    async def _edits_of_pruned(
+        self, older: StepRef | None, path: Path, located: tuple[PastReader, PastValue] | None
     ) -> tuple[list[Edit], Path | None]:
-        """What one of the pruned steps changed of a place: what it was before is known if an older step was kept."""
-        new = NOTHING if found is None else await found[0].tree(found[1])
-        if older is None or (found is not None and found[1].items >= 0):
+        """Return the edits of pruned steps at a path. The old value is known only if an older step remains."""
+        new = NOTHING if located is None else await located[0].tree(located[1])
+        if older is None or (located is not None and located[1].item_depth >= 0):
             return [Edit("add", path, path, None, NOTHING, new)], None
-        before = await self.looked(older, path)
+        before = await self.locate(older, path)
         old = NOTHING if before is None else await before[0].tree(before[1])
         if old is NOTHING:
             return [Edit("add", path, path, None, old, new)], path
         return [] if encode(old) == encode(new) else [Edit("change", path, path, None, old, new)], path
 
-    async def _place_in(self, step: StepRef, path: Path, look: PastReader, found: PastValue) -> Path:
-        """Where a place was just after the step that wrote it. Items before it may have come or gone since."""
-        if found.items < 0:
+    async def _path_in(self, step: StepRef, path: Path, reader: PastReader, past: PastValue) -> Path:
+        """Return the path of a value just after the step that wrote it, when other items were before it."""
+        depth = past.item_depth
+        if depth < 0:
             return path
-        stem, index = path[: found.items], path[found.items]
-        now = await look.place(path[: found.items + 1])
-        then = await self.looked(step, stem)
+        stem, index = path[:depth], path[depth]
+        now = await reader.value_at(path[: depth + 1])
+        then = await self.locate(step, stem)
         if now is None or then is None or not isinstance(now.value, bytes):
             return path
-        places = await self._written(step, stem, then[1])
-        values = [(await then[0].items(then[1], place, place + 1))[0].value for place in places]
-        same = [place for place, value in zip(places, values, strict=True) if value == now.value]
-        nearest = min(same, key=lambda place: abs(place - index), default=index)
-        return (*stem, nearest, *path[found.items + 1 :])
+        indexes = await self._written_indexes(step, stem, then[1])
+        values = [(await then[0].items(then[1], i, i + 1))[0].value for i in indexes]
+        same = [i for i, value in zip(indexes, values, strict=True) if value == now.value]
+        nearest = min(same, key=lambda i: abs(i - index), default=index)
+        return (*stem, nearest, *path[depth + 1 :])
 
-    async def _written(self, step: StepRef, stem: Path, found: PastValue) -> list[int]:
-        """The places in a list whose items a step wrote."""
-        assert found.value is not None  # noqa: S101 - a list has a value
+    async def _written_indexes(self, step: StepRef, stem: Path, past: PastValue) -> list[int]:
+        """Return the indexes of the items of a list that a step wrote."""
+        assert past.value is not None  # noqa: S101 - a list has a value
         (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
-        operation = operation_at(self._opened(rows[0]), self._engine.context.codec.pack_items(stem))
+        operation = operation_at(self._edit_of(rows[0]), self._engine.context.codec.pack_items(stem))
         if not isinstance(operation, EditList):
-            return list(range(draft_reader.length(found.value) or 0))
-        places: list[int] = []
+            return list(range(draft_reader.length(past.value) or 0))
+        indexes: list[int] = []
         at = 0
         for part in operation.parts:
             length = part.length if isinstance(part, KeepRun) else 1 if isinstance(part, ChangeItem) else len(part)
             if not isinstance(part, KeepRun):
-                places += range(at, at + length)
+                indexes += range(at, at + length)
             at += length
-        return places
+        return indexes
 
-    async def _rewrote(self, origins: Iterable[WrittenBy], path: Path) -> set[WrittenBy]:
-        """Those of some steps that set a place, or one above it, as a whole, or set parts of it without looking: what
-        they set may have been there."""
-        found = set()
-        wanted = list(dict.fromkeys(origins))
+    async def _rewriters(self, origins: Iterable[WrittenBy], path: Path) -> set[WrittenBy]:
+        """Return the steps that may have written values which were there before.
+
+        They set the value at the path, or one above it, as a whole, or set parts of it without comparing.
+        """
+        result = set()
+        distinct = list(dict.fromkeys(origins))
         keys = self._engine.context.codec.pack_items(path)
-        for begin in range(0, len(wanted), _PAGE):
-            places = [(*self._line, *origin) for origin in wanted[begin : begin + _PAGE]]
-            (rows,) = await self._engine.context.backend.read([Get(STEPS, places)])
+        for begin in range(0, len(distinct), _PAGE):
+            step_keys = [(*self._line, *origin) for origin in distinct[begin : begin + _PAGE]]
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, step_keys)])
             for row in rows:
-                at = StepRef.of(row)
-                if not at.pruned and (
-                    at.kind not in _COMPARED or isinstance(operation_at(self._opened(row), keys), Set)
+                point = StepRef.of(row)
+                if not point.pruned and (
+                    point.kind not in _DIFF_KINDS or isinstance(operation_at(self._edit_of(row), keys), Set)
                 ):
-                    found.add(WrittenBy(*at[:2]))
-        return found
+                    result.add(WrittenBy(*point[:2]))
+        return result
 
-    def _opened(self, row: Row) -> EditMap:
+    def _edit_of(self, row: Row) -> EditMap:
         return open_step(self._line, row, self._engine.context.max_bytes).edit
 
-    # Many places at once ----------------------------------------------------------------------------------------
+    # Many values at once ----------------------------------------------------------------------------------------
 
     async def item_origins(
-        self, look: PastReader, found: PastValue, path: Path, start: int, stop: int
+        self, reader: PastReader, past: PastValue, path: Path, start: int, stop: int
     ) -> list[WrittenBy]:
-        """The steps that wrote items of a list."""
-        items = await look.items(found, start, stop)
+        """Return the steps that wrote items of a list."""
+        items = await reader.items(past, start, stop)
         origins: list[WrittenBy] = [item.origin for item in items]
-        open_groups = _grouped(enumerate(items))
-        rewrote = await self._rewrote(open_groups, path)
+        open_groups = _group(enumerate(items))
+        rewriters = await self._rewriters(open_groups, path)
         while open_groups:
             origin, group = open_groups.popitem()
-            step = await self.step(origin) if origin in rewrote else None
+            step = await self.step(origin) if origin in rewriters else None
             if step is None:
                 continue
             older = await self.parent(step)
-            then, before = await self.looked(step, path), None if older is None else await self.looked(older, path)
+            then, before = await self.locate(step, path), None if older is None else await self.locate(older, path)
             if then is None or before is None:
                 continue
             written = [item.value for item in await then[0].all_items(then[1])]
             earlier = await before[0].all_items(before[1])
-            came_from = _kept(written, [item.value for item in earlier])
-            places: dict[bytes, list[int]] = {}
-            for place, value in reversed(list(enumerate(written))):
-                places.setdefault(value, []).append(place)
-            kept = []
+            old_indexes = _unchanged_items(written, [item.value for item in earlier])
+            indexes: dict[bytes, list[int]] = {}
+            for index, value in reversed(list(enumerate(written))):
+                indexes.setdefault(value, []).append(index)
+            unchanged = []
             for number, item in group:
-                place = places[item.value].pop() if places.get(item.value) else -1
-                if place in came_from:
-                    origins[number] = earlier[came_from[place]].origin
-                    kept.append((number, earlier[came_from[place]]))
-            fresh = _grouped(kept)
-            rewrote |= await self._rewrote(fresh, path)
-            for earlier_origin, members in fresh.items():
+                index = indexes[item.value].pop() if indexes.get(item.value) else -1
+                if index in old_indexes:
+                    origins[number] = earlier[old_indexes[index]].origin
+                    unchanged.append((number, earlier[old_indexes[index]]))
+            earlier_groups = _group(unchanged)
+            rewriters |= await self._rewriters(earlier_groups, path)
+            for earlier_origin, members in earlier_groups.items():
                 open_groups.setdefault(earlier_origin, []).extend(members)
         return origins
 
-    async def entry_origins(self, look: PastReader, path: Path, keys: Sequence[Any]) -> list[WrittenBy]:
-        """The steps that wrote entries of a dict."""
+    async def entry_origins(self, reader: PastReader, path: Path, keys: Sequence[Any]) -> list[WrittenBy]:
+        """Return the steps that wrote entries of a dict."""
         origins: list[WrittenBy] = []
         values: dict[int, bytes] = {}
         groups: dict[WrittenBy, list[int]] = {}
         for number, key in enumerate(keys):
-            found = await look.place((*path, key))
-            origins.append(NOWHERE if found is None else found.origin)
+            past = await reader.value_at((*path, key))
+            origins.append(NO_ORIGIN if past is None else past.origin)
             groups.setdefault(origins[-1], []).append(number)
-            if found is not None and isinstance(found.value, bytes):
-                values[number] = found.value
-        rewrote = await self._rewrote(groups, path)
-        for origin in [origin for origin in groups if origin in rewrote]:
-            # As far as the steps themselves say, no state is looked at.
-            known = {keys[number]: values[number] for number in groups[origin] if number in values}
-            first = await self._first_writers(origin, path, known)
+            if past is not None and isinstance(past.value, bytes):
+                values[number] = past.value
+        rewriters = await self._rewriters(groups, path)
+        for origin in [origin for origin in groups if origin in rewriters]:
+            # Steps alone, as far as they are enough: no state is read.
+            packed = {keys[number]: values[number] for number in groups[origin] if number in values}
+            first = await self._first_writers(origin, path, packed)
             for number in groups.pop(origin):
                 origins[number] = first.get(keys[number], origin)
                 groups.setdefault(origins[number], []).append(number)
-        rewrote |= await self._rewrote(groups, path)
+        rewriters |= await self._rewriters(groups, path)
         while groups:
             origin, group = groups.popitem()
-            step = await self.step(origin) if origin in rewrote else None
+            step = await self.step(origin) if origin in rewriters else None
             older = None if step is None else await self.parent(step)
             if step is None or older is None:
                 continue
             then, before = PastReader(self._engine, self._line, step), PastReader(self._engine, self._line, older)
             for number in group:
-                place = (*path, keys[number])
-                one, other = await then.place(place), await before.place(place)
+                entry = (*path, keys[number])
+                new, old = await then.value_at(entry), await before.value_at(entry)
                 if (
-                    one is not None
-                    and other is not None
-                    and encode(await then.tree(one)) == encode(await before.tree(other))
+                    new is not None
+                    and old is not None
+                    and encode(await then.tree(new)) == encode(await before.tree(old))
                 ):
-                    origins[number] = other.origin
-                    groups.setdefault(other.origin, []).append(number)
-            rewrote |= await self._rewrote(groups, path)
+                    origins[number] = old.origin
+                    groups.setdefault(old.origin, []).append(number)
+            rewriters |= await self._rewriters(groups, path)
         return origins
 
 
-def _grouped(items: Any) -> dict[WrittenBy, list[tuple[int, ListItem]]]:
+def _group(items: Any) -> dict[WrittenBy, list[tuple[int, ListItem]]]:
     groups: dict[WrittenBy, list[tuple[int, ListItem]]] = {}
     for number, item in items:
         groups.setdefault(item.origin, []).append((number, item))
     return groups
 
 
-def _kept(new: Sequence[bytes], old: Sequence[bytes]) -> Mapping[int, int]:
-    """Of the new items that were there before, where they were."""
-    kept: dict[int, int] = {}
+def _unchanged_items(new: Sequence[bytes], old: Sequence[bytes]) -> Mapping[int, int]:
+    """Return the old indexes of unchanged items by their new ones."""
+    indexes: dict[int, int] = {}
     start = at = 0
     for gap in [*gaps(old, new), None]:
         stop = len(old) if gap is None else gap.start
-        kept.update((at + i, start + i) for i in range(stop - start))
+        indexes.update((at + i, start + i) for i in range(stop - start))
         if gap is not None:
             start, at = gap.stop, gap.until
-    return kept
+    return indexes
+
+
+class MergeProvenance:
+    """Finds the writers of values that merges brought in: on the other side, if that has the same value."""
+
+    def __init__(self, engine: Engine, line: Line, provenance: ProvenanceReader) -> None:
+        self._engine = engine
+        self._line = line
+        self._provenance = provenance
+        self._readers: dict[bytes, PastReader] = {}
+        self._lists: dict[tuple[bytes, Path], list[ListItem]] = {}
+
+    async def origin(self, reader: PastReader, path: Path, origin: WrittenBy) -> WrittenBy:
+        """Return the step that wrote a value; if that is a merge, the one on the other side."""
+        while True:
+            step = await self._provenance.step(origin)
+            if step is None or (step.kind != MERGE and not step.merged):
+                return origin
+            for parent in await merged_parents(self._engine, self._line, [step]):
+                point = await self._provenance.step(WrittenBy(parent.branch, parent.seq))
+                if point is None or point.pruned or point.hash != parent.commit:
+                    continue
+                other = self._readers.setdefault(point.hash, PastReader(self._engine, self._line, point))
+                other_path = await self._same_value(reader, path, other)
+                if other_path is not None:
+                    reader, path = other, other_path
+                    origin = await self._provenance.last_writer(point, path) or origin
+                    break
+            else:
+                return origin
+
+    async def _same_value(self, reader: PastReader, path: Path, other: PastReader) -> Path | None:
+        """Return the path of the same value in the other state; None if there is none."""
+        past = await reader.value_at(path)
+        if past is None:
+            return None
+        if past.item_depth >= 0:
+            return await self._same_item(reader, past, other)
+        candidate = await other.value_at(path)
+        same = candidate is not None and encode(await reader.tree(past)) == encode(await other.tree(candidate))
+        return path if same else None
+
+    async def _same_item(self, reader: PastReader, past: PastValue, other: PastReader) -> Path | None:
+        """Find an item of a list, or a value inside one, by the nearest equal item of the other list."""
+        depth = past.item_depth
+        stem, index, rest = past.path[:depth], past.path[depth], past.path[depth + 1 :]
+        item = await reader.value_at((*stem, index))
+        value = None if item is None else item.value
+        indexes = [i for i, candidate in enumerate(await self._items(other, stem)) if candidate.value == value]
+        return (*stem, min(indexes, key=lambda i: abs(i - index)), *rest) if indexes else None
+
+    async def _items(self, reader: PastReader, stem: Path) -> Sequence[ListItem]:
+        key = (reader.point.hash, stem)
+        if key not in self._lists:
+            past = await reader.value_at(stem)
+            self._lists[key] = [] if past is None else await reader.all_items(past)
+        return self._lists[key]

@@ -1,22 +1,22 @@
-"""The query language: one small syntax for threads and checkpoints.
+"""The query language for threads and checkpoints.
 
 ::
 
-    refund                     brought this word; ref* one that starts so; "exact phrase" just this
+    refund                     added this word; ref* a word with this prefix; "exact phrase" a phrase
     a b, a OR b, -a, (a b)     both; one of them; not this one (or NOT a)
-    thread:support-*           the thread's name; * stands for anything
+    thread:support-*           the thread's name; * matches anything
     id:1f0c, tag:v1, label:release, branch:main, kind:save
     step>=10, step:10..20      the number of the checkpoint in its thread
     time>2h, time:2026-11-01..2026-11-03, before:monday, after:2026-11-01T10:00
     meta.source=loop, meta.user.plan:pro, meta.score>0.5
     channel:messages, role:human
-    size>1mb                   of what the checkpoint stores; of a thread, where threads are listed
+    size>1mb                   the stored size of the checkpoint, or of the thread if threads are listed
     steps>100, branches>1, created<30d, updated>7d        of the thread
 
-`:` compares with a pattern, and with a number or a time as `=` does. An age stands for the moment that long ago:
-`time>2h` is in the last two hours. A date stands for the whole day.
+`:` matches a pattern; for numbers and times it is `=`. An age means that long ago: `time>2h` is within the last two
+hours. A date means the whole day.
 
-This module reads queries and prints them; what they mean is in `holdfast.history.query_eval`. No I/O.
+This module parses and formats queries; `holdfast.history.query_eval` evaluates them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from functools import cached_property
 from typing import TypeAlias
 
 from holdfast.engine.text_index.tokenize import TextFinder, needed
-from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_time
 from holdfast.errors import InvalidError
+from holdfast.time_parsing import parse_time
 
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 
@@ -44,7 +44,7 @@ FIELDS = {
     **dict.fromkeys(("time", "before", "after", "created", "updated"), TIME),
     "meta": META,
 }
-"""The fields, and what each is compared with."""
+"""The fields and their types."""
 
 _ANY = ("=", "!=", ">", ">=", "<", "<=", ":")
 OPERATORS = {
@@ -56,12 +56,12 @@ OPERATORS = {
 }
 
 Range: TypeAlias = tuple[float | None, float | None]
-"""From a number on, and up to another one, which no longer belongs to it. None is without end."""
+"""From a number, inclusive, to another, exclusive. None means unlimited."""
 
 
 @dataclass(frozen=True)
 class MatchAll:
-    """A query that says nothing: all match."""
+    """The empty query, which matches everything."""
 
     def __str__(self) -> str:
         return ""
@@ -69,28 +69,27 @@ class MatchAll:
 
 @dataclass(frozen=True)
 class TextTerm:
-    """Text that a checkpoint brought."""
+    """A text that a checkpoint added."""
 
     text: str
     prefix: bool = False
 
     def __str__(self) -> str:
-        return (self.text if _is_bare(self.text) else _quoted(self.text)) + "*" * self.prefix
+        return (self.text if _is_bare(self.text) else _quote(self.text)) + "*" * self.prefix
 
     @cached_property
     def finder(self) -> TextFinder:
-        """Finds it in folded text."""
         return TextFinder(self.text, prefix=self.prefix)
 
     @property
     def words(self) -> tuple[list[str], list[str]]:
-        """The words that a text has which it is found in, and the starts of words."""
+        """The words, and prefixes of words, of every text that contains it."""
         return needed(self.text, prefix=self.prefix)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A comparison of a field. `keys` are those below `meta`. Of numbers and times, `ranges` are what is meant."""
+    """A comparison with a field. `keys` are those below `meta`; numbers and times are parsed into `range`."""
 
     name: str
     operator: str
@@ -99,13 +98,13 @@ class Field:
     range: Range = field(default=(None, None), compare=False)
 
     def __str__(self) -> str:
-        keys = "".join(f".{key if _KEY.fullmatch(key) else _quoted(key)}" for key in self.keys)
+        keys = "".join(f".{key if _KEY.fullmatch(key) else _quote(key)}" for key in self.keys)
         bare = _VALUE.fullmatch(self.value) and not self.value.startswith(("<", ">", "="))
-        return f"{self.name}{keys}{self.operator}{self.value if bare else _quoted(self.value)}"
+        return f"{self.name}{keys}{self.operator}{self.value if bare else _quote(self.value)}"
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What a text is compared with: all of it, where `*` stands for anything if the operator is `:`."""
+        """The pattern that the whole text must match; with the operator `:`, `*` matches anything."""
         if self.operator != ":":
             return re.compile(re.escape(self.value))
         flags = re.DOTALL | (re.IGNORECASE if self.name == "meta" else 0)
@@ -113,33 +112,33 @@ class Field:
 
     @property
     def exact(self) -> str | None:
-        """The one text that it asks for; None if there may be several."""
+        """The only text that matches; None if there may be several."""
         return self.value if self.operator == "=" or (self.operator == ":" and "*" not in self.value) else None
 
 
 @dataclass(frozen=True)
 class Not:
-    """What must not be so."""
+    """Negation."""
 
     query: Query
 
     def __str__(self) -> str:
-        return f"-{_inside(self.query)}"
+        return f"-{_in_parentheses(self.query)}"
 
 
 @dataclass(frozen=True)
 class And:
-    """All of several."""
+    """Conjunction."""
 
     queries: tuple[Query, ...]
 
     def __str__(self) -> str:
-        return " ".join(map(_inside, self.queries))
+        return " ".join(map(_in_parentheses, self.queries))
 
 
 @dataclass(frozen=True)
 class Or:
-    """At least one of several."""
+    """Disjunction."""
 
     queries: tuple[Query, ...]
 
@@ -151,7 +150,7 @@ Query: TypeAlias = MatchAll | TextTerm | Field | Not | And | Or
 
 
 def walk(query: Query) -> Iterator[Query]:
-    """A query and all that is in it."""
+    """Iterate over a query and all its parts."""
     yield query
     if isinstance(query, Not):
         yield from walk(query.query)
@@ -161,19 +160,19 @@ def walk(query: Query) -> Iterator[Query]:
 
 
 def every(queries: Iterable[Query]) -> Query:
-    """The query that asks for all of these."""
+    """Combine queries with AND."""
     flat = [part for each in queries for part in (each.queries if isinstance(each, And) else (each,))]
     flat = [each for each in flat if not isinstance(each, MatchAll)]
     return MatchAll() if not flat else flat[0] if len(flat) == 1 else And(tuple(flat))
 
 
 def either(queries: Iterable[Query]) -> Query:
-    """The query that asks for one of these."""
+    """Combine queries with OR."""
     flat = [part for each in queries for part in (each.queries if isinstance(each, Or) else (each,))]
     return flat[0] if len(flat) == 1 else Or(tuple(flat))
 
 
-def _inside(query: Query) -> str:
+def _in_parentheses(query: Query) -> str:
     return f"({query})" if isinstance(query, And | Or) else str(query)
 
 
@@ -192,18 +191,17 @@ def _is_bare(text: str) -> bool:
     return text not in _KEYWORDS and not text.startswith("meta.") and _BARE.fullmatch(text) is not None
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# Reading ----------------------------------------------------------------------------------------------------------
+# Parse ------------------------------------------------------------------------------------------------------------
 
 
 def parse(text: str, now: datetime | None = None) -> Query:
-    """The query that a text is. Raises `InvalidError`, with the column where it goes wrong. Ages are counted from
-    `now`."""
+    """Parse a query. Ages are relative to `now`. Raises `InvalidError` with the column of the error."""
     if not isinstance(text, str):
-        raise InvalidError(f"a query is a string, not {type(text).__name__}", where=repr(text)[:80])
+        raise InvalidError(f"a query must be a string, not {type(text).__name__}", where=repr(text)[:80])
     return _Parser(text, now or datetime.now(UTC)).parse()
 
 
@@ -220,38 +218,38 @@ class _Parser:
             return MatchAll()
         query = self._either()
         if self._at < len(self._text):
-            raise self._wrong("there is no ( for this )", self._at)
+            raise self._error("unmatched )", self._at)
         return query
 
     def _either(self) -> Query:
-        found = [self._every()]
+        parts = [self._every()]
         while self._keyword("OR"):
-            found.append(self._every())
-        return either(found)
+            parts.append(self._every())
+        return either(parts)
 
     def _every(self) -> Query:
-        found = [self._one()]
+        parts = [self._one()]
         while self._at < len(self._text) and self._text[self._at] != ")" and not self._is_keyword("OR"):
             self._keyword("AND")
-            found.append(self._one())
-        return every(found)
+            parts.append(self._one())
+        return every(parts)
 
     def _one(self) -> Query:
-        if len(self._open) > _DEEPEST:
-            raise self._wrong(f"a query nests at most {_DEEPEST} deep", self._at)
+        if len(self._open) > _MAX_DEPTH:
+            raise self._error(f"the query is nested more than {_MAX_DEPTH} deep", self._at)
         start = self._at
-        if self._keyword("NOT") or self._take("-"):
+        if self._keyword("NOT") or self._accept("-"):
             self._open.append(start)
             query: Query = Not(self._one())
             self._open.pop()
             return query
-        if self._take("("):
+        if self._accept("("):
             self._open.append(start)
             self._skip()
             query = self._either()
             self._open.pop()
-            if not self._take(")"):
-                raise self._wrong("this ( is not closed", start, "Add a )")
+            if not self._accept(")"):
+                raise self._error("this ( is not closed", start, "Add a )")
             self._skip()
             return query
         query = self._term()
@@ -261,10 +259,10 @@ class _Parser:
     def _term(self) -> Query:
         start = self._at
         if start == len(self._text) or self._text[start] == ")" or any(map(self._is_keyword, _KEYWORDS)):
-            found = f", not {self._next()!r}" if start < len(self._text) else ""
-            raise self._wrong(f"a word or a field is expected here{found}", start, "To look for such a word, quote it")
+            actual = f", not {self._next()!r}" if start < len(self._text) else ""
+            raise self._error(f"a word or a field is expected here{actual}", start, "Quote it to search for the word")
         if self._text[start] == '"':
-            return self._said(self._quote(), start)
+            return self._text_term(self._quoted(), start)
         named = _FIELD.match(self._text, start)
         if named is not None:
             end = named.end()
@@ -275,86 +273,85 @@ class _Parser:
                 return self._field(start, named[0])
         bare = _WORD.match(self._text, start)
         if bare is None:
-            raise self._wrong(f"{self._text[start]!r} cannot stand here", start, 'Put text in quotes: "…"')
+            raise self._error(f"{self._text[start]!r} is not allowed here", start, 'Put text in quotes: "…"')
         self._at = bare.end()
-        return self._said(bare[0], start)
+        return self._text_term(bare[0], start)
 
-    def _said(self, text: str, start: int) -> TextTerm:
-        """Text that was read from a place on; a * may follow."""
-        prefix = self._take("*")
+    def _text_term(self, text: str, start: int) -> TextTerm:
+        prefix = self._accept("*")
         end = self._at
         if end < len(self._text) and not self._text[end].isspace() and self._text[end] not in "()":
             if self._text[end] == "*" or prefix:
-                raise self._wrong("a * stands at the end of a word", end - prefix, "Quote it to look for the character")
-            raise self._wrong(f"{self._text[end]!r} cannot stand here", end, "Put a space before, or all in quotes")
+                raise self._error(
+                    "a * must be at the end of a word", end - prefix, "Quote it to search for the character"
+                )
+            raise self._error(f"{self._text[end]!r} is not allowed here", end, "Put a space before it, or quote all")
         if not text.strip():
-            raise self._wrong("there is nothing to look for here", start)
+            raise self._error("the text to search for is empty", start)
         if prefix and text[-1:].isspace():
-            raise self._wrong("a * stands right after a word", end - 1)
+            raise self._error("a * must follow a word directly", end - 1)
         return TextTerm(text, prefix)
 
     def _meta(self, start: int, at: int) -> Field:
         keys = []
         self._at = at
-        while self._take("."):
+        while self._accept("."):
             if self._text[self._at : self._at + 1] == '"':
-                keys.append(self._quote())
+                keys.append(self._quoted())
                 continue
             key = _KEY.match(self._text, self._at)
             if key is None:
-                raise self._wrong("the name of an entry is expected after the dot", self._at)
+                raise self._error("the name of an entry is expected after the dot", self._at)
             self._at = key.end()
             keys.append(key[0])
-        return self._compared(start, "meta", tuple(keys))
+        return self._comparison(start, "meta", tuple(keys))
 
     def _field(self, start: int, name: str) -> Field:
         if name not in FIELDS:
             near = get_close_matches(name.lower(), FIELDS, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(FIELDS)}."
-            raise self._wrong(f"there is no field {name!r}", start, f"{hint} To look for the text, quote it")
+            hint = f"Did you mean {near[0]}?" if near else f"Fields are {', '.join(FIELDS)}."
+            raise self._error(f"there is no field {name!r}", start, f"{hint} Quote it to search for the text")
         if name == "meta":
-            raise self._wrong("meta is followed by the name of an entry", start + len(name), "Such as meta.source=loop")
+            raise self._error("meta needs the name of an entry", start + len(name), "Such as meta.source=loop")
         self._at = start + len(name)
-        return self._compared(start, name, ())
+        return self._comparison(start, name, ())
 
-    def _compared(self, start: int, name: str, keys: tuple[str, ...]) -> Field:
+    def _comparison(self, start: int, name: str, keys: tuple[str, ...]) -> Field:
         kind = FIELDS[name]
-        found = _OPERATOR.match(self._text, self._at)
-        if found is None:
-            raise self._wrong(f"an operator is expected after {self._text[start : self._at]}", self._at, _ops(kind))
-        operator = found[0].removeprefix(":") or ":"
+        match = _OPERATOR.match(self._text, self._at)
+        if match is None:
+            raise self._error(f"an operator is expected after {self._text[start : self._at]}", self._at, _ops(kind))
+        operator = match[0].removeprefix(":") or ":"
         if operator not in OPERATORS[kind] or (name in ("before", "after") and operator != ":"):
             expected = ":" if name in ("before", "after") else " ".join(OPERATORS[kind])
-            raise self._wrong(f"{name} is not compared with {found[0]}", self._at, f"Use {expected}")
-        at = self._at = found.end()
-        value = self._quote() if self._text[at : at + 1] == '"' else self._bare_value(start)
+            raise self._error(f"{name} does not support {match[0]}", self._at, f"Use {expected}")
+        at = self._at = match.end()
+        value = self._quoted() if self._text[at : at + 1] == '"' else self._bare_value(start)
         after = self._text[self._at : self._at + 1]
         if after and not after.isspace() and after not in "()":
-            raise self._wrong(f"{after!r} cannot stand here", self._at, "Put a space before, or all in quotes")
-        made = Field(name, operator, value, keys)
+            raise self._error(f"{after!r} is not allowed here", self._at, "Put a space before it, or quote all")
+        term = Field(name, operator, value, keys)
         if kind in (TEXT, META):
-            return made
+            return term
         try:
-            meant = _READERS[kind](made, self._now)
+            bounds = _READERS[kind](term, self._now)
         except InvalidError as error:
-            raise self._wrong(error.what, at, error.hint) from None
-        return Field(name, operator, value, keys, meant)
+            raise self._error(error.what, at, error.hint) from None
+        return Field(name, operator, value, keys, bounds)
 
     def _bare_value(self, start: int) -> str:
         value = _VALUE.match(self._text, self._at)
         if value is None:
-            raise self._wrong(f"a value is expected after {self._text[start : self._at]}", self._at)
+            raise self._error(f"a value is expected after {self._text[start : self._at]}", self._at)
         self._at = value.end()
         return value[0]
 
-    def _quote(self) -> str:
-        found = _QUOTED.match(self._text, self._at)
-        if found is None:
-            raise self._wrong("this quote is not closed", self._at, 'Add a "')
-        self._at = found.end()
-        return _ESCAPED.sub(r"\1", found[1])
-
-    # Words of the language
+    def _quoted(self) -> str:
+        match = _QUOTED.match(self._text, self._at)
+        if match is None:
+            raise self._error("this quote is not closed", self._at, 'Add a "')
+        self._at = match.end()
+        return _ESCAPED.sub(r"\1", match[1])
 
     def _is_keyword(self, word: str) -> bool:
         end = self._at + len(word)
@@ -368,29 +365,29 @@ class _Parser:
         self._skip()
         return True
 
-    def _take(self, sign: str) -> bool:
-        there = self._text.startswith(sign, self._at)
-        self._at += len(sign) * there
-        return there
+    def _accept(self, sign: str) -> bool:
+        accepted = self._text.startswith(sign, self._at)
+        self._at += len(sign) * accepted
+        return accepted
 
     def _skip(self) -> None:
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space is not None else self._at
 
     def _next(self) -> str:
-        found = _VALUE.match(self._text, self._at)
-        return found[0] if found is not None else self._text[self._at : self._at + 1]
+        match = _VALUE.match(self._text, self._at)
+        return match[0] if match is not None else self._text[self._at : self._at + 1]
 
-    def _wrong(self, what: str, at: int, hint: str = "") -> InvalidError:
-        shown = re.sub(r"\s", " ", self._text)
-        width = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown[:at])
+    def _error(self, what: str, at: int, hint: str = "") -> InvalidError:
+        text = re.sub(r"\s", " ", self._text)
+        width = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text[:at])
         start = f"{hint}\n" if hint else "\n"
-        return InvalidError(what, where=f"column {at + 1}", hint=f"{start}  {shown}\n  {' ' * width}^")
+        return InvalidError(what, where=f"column {at + 1}", hint=f"{start}  {text}\n  {' ' * width}^")
 
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 _WORD = re.compile(r"""[^\s()":=<>!*]+(?:[:=<>!]+(?=[\s()]|\Z))?""")
-"""A word as it may stand without quotes."""
+"""A word without quotes."""
 
 
 def _ops(kind: str) -> str:
@@ -405,21 +402,21 @@ _SIZES |= {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kib": 1 << 10, "mib": 1 <<
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 Span: TypeAlias = tuple[float, float]
-"""What a value stands for: from a number on, up to another. A date stands for a whole day."""
+"""The numbers that a value covers, from inclusive to exclusive: a date covers a whole day."""
 
 
-def _compared(made: Field, read: Callable[[str], Span]) -> Range:
-    """What lies in the range that an operator and a value stand for. `!=` is left to who compares."""
-    if made.operator in (":", "=", "!=") and ".." in made.value:
-        low, _, high = made.value.partition("..")
+def _to_range(term: Field, read: Callable[[str], Span]) -> Range:
+    """Return the range of an operator and a value. `!=` is evaluated as the negation of `=`."""
+    if term.operator in (":", "=", "!=") and ".." in term.value:
+        low, _, high = term.value.partition("..")
         if not low and not high:
-            raise InvalidError("a range has a start or an end", hint="Such as 10..20, 10.. or ..20")
+            raise InvalidError("a range needs a start or an end", hint="Such as 10..20, 10.. or ..20")
         first, last = read(low) if low else None, read(high) if high else None
         if first is not None and last is not None and last[1] < first[0]:
             raise InvalidError("the range ends before it starts")
         return None if first is None else first[0], None if last is None else last[1]
-    start, end = read(made.value)
-    match made.operator:
+    start, end = read(term.value)
+    match term.operator:
         case ">":
             return end, None
         case ">=":
@@ -433,16 +430,16 @@ def _compared(made: Field, read: Callable[[str], Span]) -> Range:
 
 def _number(text: str) -> Span:
     if not _NUMBER.fullmatch(text):
-        raise InvalidError(f"{text!r} is no number")
+        raise InvalidError(f"{text!r} is not a number")
     number = float(text)
     return number, number + 1 if number.is_integer() else number
 
 
 def _size(text: str) -> Span:
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _SIZES:
-        raise InvalidError(f"{text!r} is no size", hint="Such as 500, 64kb or 1.5mb")
-    number = float(found[1]) * _SIZES[found[2]]
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _SIZES:
+        raise InvalidError(f"{text!r} is not a size", hint="Such as 500, 64kb or 1.5mb")
+    number = float(match[1]) * _SIZES[match[2]]
     return number, number + 1
 
 
@@ -451,12 +448,12 @@ _MINUTE = re.compile(r".*[t ]?\d\d:\d\d(?:z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 _SECOND = re.compile(r".*:\d\d:\d\d(?:z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 
 
-def _time(made: Field, now: datetime) -> Range:
+def _time_range(term: Field, now: datetime) -> Range:
     def read(text: str) -> Span:
-        start = parse_moment(text, now)
+        start = parse_time(text, now)
         plain = text.strip()
         if _DAY.fullmatch(plain):
-            # By the clocks on the wall: some days have 23 hours.
+            # In local time: some days have 23 hours.
             local = start.astimezone().replace(tzinfo=None)
             return _ns(start), _ns((local + timedelta(days=1)).astimezone())
         if _SECOND.fullmatch(plain):
@@ -465,12 +462,12 @@ def _time(made: Field, now: datetime) -> Range:
             return _ns(start), _ns(start + timedelta(minutes=1))
         return _ns(start), _ns(start)
 
-    if made.name == "before":
-        return None, read(made.value)[0]
-    if made.name == "after":
-        return read(made.value)[0], None
-    low, high = _compared(made, read)
-    if low is not None and low == high:  # an age, and no date: from that long ago on
+    if term.name == "before":
+        return None, read(term.value)[0]
+    if term.name == "after":
+        return read(term.value)[0], None
+    low, high = _to_range(term, read)
+    if low is not None and low == high:  # an age, not a date: since then
         return low, None
     return low, high
 
@@ -480,7 +477,7 @@ def _ns(moment: datetime) -> float:
 
 
 _READERS: dict[str, Callable[[Field, datetime], Range]] = {
-    NUMBER: lambda made, _: _compared(made, _number),
-    SIZE: lambda made, _: _compared(made, _size),
-    TIME: _time,
+    NUMBER: lambda term, _: _to_range(term, _number),
+    SIZE: lambda term, _: _to_range(term, _size),
+    TIME: _time_range,
 }

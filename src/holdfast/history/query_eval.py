@@ -1,8 +1,8 @@
-"""What a query means: whether a checkpoint, or a thread, matches it.
+"""Evaluation of queries: whether a checkpoint or a thread matches.
 
-A text matches a checkpoint that brought it. Where `channel:` or `role:` stand beside a text, it is looked for in those
-channels and messages only; negated, in the others. What is not known of a checkpoint yet leaves the answer open, so
-that the cheap part of a query can be tried before anything is read.
+A text matches a checkpoint that added it. `channel:` and `role:` beside a text restrict it to those channels and
+messages; negated, to the others. The answer is None while it depends on parts of a checkpoint that were not read yet,
+so that the cheap part of a query is evaluated before anything is read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.lines import LineSummary
@@ -19,7 +20,7 @@ from holdfast.engine.row_format import HINT, StepRef
 from holdfast.engine.text_index.extract import ExtractedText, role_of
 from holdfast.engine.text_index.tokenize import FoldedText, fold
 from holdfast.errors import CorruptError
-from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, TextTerm, every, walk
+from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, TextTerm, either, every, walk
 
 Spans: TypeAlias = list[tuple[int, int]]
 
@@ -32,7 +33,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class ThreadContext(NamedTuple):
-    """What is known of the thread that checkpoints belong to: names of its branches, and of its checkpoints by id."""
+    """The thread of a checkpoint, as far as it was read: names of branches, tags and labels by checkpoint id."""
 
     summary: LineSummary | None = None
     branches: Mapping[int, str] | None = None
@@ -42,7 +43,7 @@ class ThreadContext(NamedTuple):
 
 @dataclass(slots=True)
 class StepContent:
-    """What a checkpoint stores: the channels that it changed, the text it brought, and how many bytes it takes."""
+    """The content of a checkpoint: the channels it changed, the texts it added, and its size in bytes."""
 
     channels: Sequence[str]
     texts: Sequence[ExtractedText]
@@ -50,7 +51,7 @@ class StepContent:
     folded: dict[int, FoldedText] = field(default_factory=dict)
 
     def fold(self, number: int) -> FoldedText:
-        """One of the texts, folded."""
+        """Return one of the texts, case-folded and normalized."""
         if number not in self.folded:
             self.folded[number] = fold(self.texts[number].text)
         return self.folded[number]
@@ -58,79 +59,77 @@ class StepContent:
 
 @dataclass
 class QuerySubject:
-    """A checkpoint, or a whole thread if there is no point, as far as it is known."""
+    """A checkpoint, or a thread if `point` is None, as far as it was read."""
 
     thread: str
     context: ThreadContext = field(default_factory=ThreadContext)
     point: StepRef | None = None
-    brought: StepContent | None = None
+    content: StepContent | None = None
 
     @cached_property
     def metadata(self) -> Any:
-        """The checkpoint's metadata, as JSON values."""
+        """The checkpoint's metadata as JSON values."""
         if self.point is None or not self.point.metadata:
             return {}
         try:
             return json.loads(self.point.metadata)
         except ValueError:
             raise CorruptError(
-                "the metadata in a checkpoint's row is no JSON", where=self.point.id, hint=HINT
+                "the metadata in a checkpoint's row is not JSON", where=self.point.id, hint=HINT
             ) from None
 
 
 class _Scope(NamedTuple):
     field: Field
-    wanted: bool
+    included: bool
 
 
 def matches(query: Query, subject: QuerySubject, scope: tuple[_Scope, ...] = ()) -> bool | None:
-    """Whether something matches a query; None if it is not known enough of it."""
+    """Whether a subject matches a query; None if more of it must be read first."""
     if isinstance(query, MatchAll):
         return True
     if isinstance(query, Not):
-        found = matches(query.query, subject, scope)
-        return None if found is None else not found
+        return _negate(matches(query.query, subject, scope))
     if isinstance(query, Or):
         return _any(matches(each, subject, scope) for each in query.queries)
     if isinstance(query, And):
         inner = (*scope, *_scopes(query))
-        found = _any(_negated(matches(each, subject, inner)) for each in _conditions(query))
-        return _negated(found)
+        return _negate(_any(_negate(matches(each, subject, inner)) for each in _conditions(query)))
     if isinstance(query, TextTerm):
-        return None if subject.brought is None else any(_found(query, subject.brought, scope))
+        return None if subject.content is None else any(_find_text(query, subject.content, scope))
     return _compare(query, subject)
 
 
 def hits(query: Query, subject: QuerySubject, scope: tuple[_Scope, ...] = ()) -> dict[int, Spans]:
-    """Where the texts that a query asks for are, in those that a checkpoint brought, by their numbers."""
-    found: dict[int, Spans] = {}
-    if isinstance(query, TextTerm) and subject.brought is not None:
-        for number, span in _found(query, subject.brought, scope):
-            found.setdefault(number, []).append(span)
+    """Find the texts of a query in those that a checkpoint added. Returns spans by the number of the text."""
+    result: dict[int, Spans] = {}
+    if isinstance(query, TextTerm) and subject.content is not None:
+        for number, span in _find_text(query, subject.content, scope):
+            result.setdefault(number, []).append(span)
     elif isinstance(query, And | Or):
         inner = (*scope, *_scopes(query)) if isinstance(query, And) else scope
         for each in query.queries:
             for number, spans in hits(each, subject, inner).items():
-                found.setdefault(number, []).extend(spans)
-    return found
+                result.setdefault(number, []).extend(spans)
+    return result
 
 
-def reduced(query: Query, subject: QuerySubject) -> Query | bool:
-    """What is left to be known of a query."""
+def simplify(query: Query, subject: QuerySubject) -> Query | bool:
+    """Return the part of a query that is still unanswered, or the answer."""
     if isinstance(query, Not):
-        left = reduced(query.query, subject)
+        left = simplify(query.query, subject)
         return not left if isinstance(left, bool) else Not(left)
     if isinstance(query, And | Or):
-        parts = [reduced(each, subject) for each in query.queries]
+        parts = [simplify(each, subject) for each in query.queries]
         decides = isinstance(query, Or)
         if decides in parts:
             return decides
-        left_over = [each for each in parts if not isinstance(each, bool)]
-        if not left_over:
+        rest = [part for part in parts if not isinstance(part, bool)]
+        if not rest:
             return not decides
-        return every(left_over) if not decides else left_over[0] if len(left_over) == 1 else Or(tuple(left_over))
-    known = matches(query, subject)
-    return query if known is None else known
+        return either(rest) if decides else every(rest)
+    answer = matches(query, subject)
+    return query if answer is None else answer
 
 
 def _any(answers: Any) -> bool | None:
@@ -142,7 +141,7 @@ def _any(answers: Any) -> bool | None:
     return None if unknown else False
 
 
-def _negated(answer: bool | None) -> bool | None:
+def _negate(answer: bool | None) -> bool | None:
     return None if answer is None else not answer
 
 
@@ -152,155 +151,154 @@ def _negated(answer: bool | None) -> bool | None:
 def _scope_of(query: Query) -> _Scope | None:
     if isinstance(query, Not):
         inner = _scope_of(query.query)
-        return None if inner is None else _Scope(inner.field, not inner.wanted)
+        return None if inner is None else _Scope(inner.field, not inner.included)
     return _Scope(query, True) if isinstance(query, Field) and query.name in ("channel", "role") else None
 
 
 def _scopes(query: And) -> list[_Scope]:
-    """Where the texts of a query are looked for."""
     return [scope for each in query.queries if (scope := _scope_of(each)) is not None]
 
 
 def _conditions(query: And) -> Sequence[Query]:
-    """What has to be so. Beside a text, that something is not to be in some channel only says where to look."""
+    """Return the conditions of a query. Beside a text, a negated scope only restricts where to search."""
     if not any(isinstance(each, TextTerm) for each in walk(query)):
         return query.queries
-    return [each for each in query.queries if (scope := _scope_of(each)) is None or scope.wanted]
+    return [each for each in query.queries if (scope := _scope_of(each)) is None or scope.included]
 
 
-def _found(query: TextTerm, brought: StepContent, scope: tuple[_Scope, ...]) -> Any:
-    for number, text in enumerate(brought.texts):
+def _find_text(query: TextTerm, content: StepContent, scope: tuple[_Scope, ...]) -> Any:
+    for number, text in enumerate(content.texts):
         if not all(_in_scope(each, text) for each in scope):
             continue
-        folded = brought.fold(number)
+        folded = content.fold(number)
         for span in query.finder.spans(folded.text):
             start, end = folded.span(*span)
-            if _brings(text, folded, start, end):
+            if _is_new(text, folded, start, end):
                 yield number, (start, end)
 
 
-def _brings(text: ExtractedText, folded: FoldedText, start: int, end: int) -> bool:
-    # In another form of its characters, a text is as long as it is by chance: then all of it is taken for new.
+def _is_new(text: ExtractedText, folded: FoldedText, start: int, end: int) -> bool:
+    # If normalization changed the length, positions do not correspond: all of the text counts as new.
     return len(folded.shown) != len(text.text) or text.brings(start, end)
 
 
 def _in_scope(scope: _Scope, text: ExtractedText) -> bool:
-    asked = scope.field
-    value = str(text.path[0]) if asked.name == "channel" else text.role
-    return bool(_is_text(asked, value)) is scope.wanted
+    term = scope.field
+    value = str(text.path[0]) if term.name == "channel" else text.role
+    return bool(_matches_text(term, value)) is scope.included
 
 
 # Fields -----------------------------------------------------------------------------------------------------------
 
 
-def _is_text(asked: Field, value: str) -> bool:
-    if asked.name == "role":
-        same = role_of(asked.value) == value if asked.exact is not None else bool(asked.pattern.fullmatch(value))
-    elif asked.name == "id" and asked.operator == ":":
-        same = bool(asked.pattern.match(value))
+def _matches_text(term: Field, value: str) -> bool:
+    if term.name == "role":
+        same = role_of(term.value) == value if term.exact is not None else bool(term.pattern.fullmatch(value))
+    elif term.name == "id" and term.operator == ":":
+        same = bool(term.pattern.match(value))
     else:
-        same = bool(asked.pattern.fullmatch(value))
-    return same is not (asked.operator == "!=")
+        same = bool(term.pattern.fullmatch(value))
+    return same is not (term.operator == "!=")
 
 
-def _compare(asked: Field, subject: QuerySubject) -> bool | None:
+def _compare(term: Field, subject: QuerySubject) -> bool | None:
     point, context = subject.point, subject.context
-    match asked.name:
+    match term.name:
         case "thread":
-            return _is_text(asked, subject.thread)
+            return _matches_text(term, subject.thread)
         case "steps" | "branches" | "created" | "updated":
-            return None if context.summary is None else _in_range(asked, getattr(context.summary, asked.name))
+            return None if context.summary is None else _in_range(term, getattr(context.summary, term.name))
         case "channel" | "role":
-            return _brought(asked, subject.brought)
+            return _match_content(term, subject.content)
         case "size":
-            return _size(asked, subject)
+            return _match_size(term, subject)
     if point is None:
-        return _before_all(asked, context)
-    match asked.name:
+        return _is_too_old(term, context)
+    match term.name:
         case "id" | "kind":
-            return _is_text(asked, getattr(point, asked.name))
+            return _matches_text(term, getattr(point, term.name))
         case "step":
-            return _in_range(asked, point.depth)
+            return _in_range(term, point.depth)
         case "time" | "before" | "after":
-            return _in_range(asked, point.time)
+            return _in_range(term, point.time)
         case "branch":
-            return None if context.branches is None else _is_text(asked, context.branches.get(point.branch, ""))
+            return None if context.branches is None else _matches_text(term, context.branches.get(point.branch, ""))
         case "tag" | "label":
-            given = context.tags if asked.name == "tag" else context.labels
-            return None if given is None else _one_is(asked, given.get(point.id, ()))
-    return _meta(asked, subject.metadata)
+            names = context.tags if term.name == "tag" else context.labels
+            return None if names is None else _any_text(term, names.get(point.id, ()))
+    return _match_metadata(term, subject.metadata)
 
 
-def _before_all(asked: Field, context: ThreadContext) -> bool | None:
-    """A thread that was last changed before the time that is asked for has no such checkpoint."""
-    low = asked.range[0]
-    if asked.name in ("time", "after") and asked.operator != "!=" and low is not None and context.summary is not None:
+def _is_too_old(term: Field, context: ThreadContext) -> bool | None:
+    """Return False if the thread was last changed before the requested time, else None."""
+    low = term.range[0]
+    if term.name in ("time", "after") and term.operator != "!=" and low is not None and context.summary is not None:
         return False if context.summary.updated < low else None
     return None
 
 
-def _brought(asked: Field, brought: StepContent | None) -> bool | None:
-    if brought is None:
+def _match_content(term: Field, content: StepContent | None) -> bool | None:
+    if content is None:
         return None
-    values = brought.channels if asked.name == "channel" else [text.role for text in brought.texts if text.role]
-    return _one_is(asked, values)
+    values = content.channels if term.name == "channel" else [text.role for text in content.texts if text.role]
+    return _any_text(term, values)
 
 
-def _one_is(asked: Field, values: Sequence[str]) -> bool:
-    """Whether one of several is the text that is asked for; with `!=`, whether none is."""
-    test = all if asked.operator == "!=" else any
-    return test(_is_text(asked, value) for value in values)
+def _any_text(term: Field, values: Sequence[str]) -> bool:
+    """Whether one of several texts matches; with `!=`, whether all differ."""
+    test = all if term.operator == "!=" else any
+    return test(_matches_text(term, value) for value in values)
 
 
-def _size(asked: Field, subject: QuerySubject) -> bool | None:
+def _match_size(term: Field, subject: QuerySubject) -> bool | None:
     if subject.point is None:
-        return None if subject.context.summary is None else _in_range(asked, subject.context.summary.size)
-    size = None if subject.brought is None else subject.brought.size
-    return None if size is None else _in_range(asked, size)
+        return None if subject.context.summary is None else _in_range(term, subject.context.summary.size)
+    size = None if subject.content is None else subject.content.size
+    return None if size is None else _in_range(term, size)
 
 
-def _in_range(asked: Field, value: int) -> bool:
-    low, high = asked.range
+def _in_range(term: Field, value: int) -> bool:
+    low, high = term.range
     inside = (low is None or value >= low) and (high is None or value < high)
-    return inside is not (asked.operator == "!=")
+    return inside is not (term.operator == "!=")
 
 
 # Metadata ---------------------------------------------------------------------------------------------------------
 
 
-def _meta(asked: Field, metadata: Any) -> bool:
-    values = _below(metadata, asked.keys)
-    if asked.operator == "!=":
-        return not any(_equal(asked, value) for value in values)
-    return any(_holds(asked, value) for value in values)
+def _match_metadata(term: Field, metadata: Any) -> bool:
+    values = _below(metadata, term.keys)
+    if term.operator == "!=":
+        return not any(_equal(term, value) for value in values)
+    return any(_compare_value(term, value) for value in values)
 
 
 def _below(value: Any, keys: Sequence[str]) -> list[Any]:
-    """The values under keys, one below the other; each item of a list is one."""
+    """Return the values under nested keys; of a list, those of each item."""
     if isinstance(value, list):
-        return [found for item in value for found in _below(item, keys)]
+        return [inner for item in value for inner in _below(item, keys)]
     if not keys:
         return [value]
     return _below(value[keys[0]], keys[1:]) if isinstance(value, dict) and keys[0] in value else []
 
 
-def _holds(asked: Field, value: Any) -> bool:
-    if asked.operator in _TESTS:
-        ours, theirs = _number(asked.value), value if _is_number(value) else _number(value)
-        test = _TESTS[asked.operator]
-        if ours is not None and theirs is not None:
-            return test(theirs, ours)
-        return isinstance(value, str) and ours is None and test(value, asked.value)
-    if asked.operator == ":" and not _is_number(value):
-        return bool(asked.pattern.fullmatch(_plain(value)))
-    return _equal(asked, value)
+def _compare_value(term: Field, value: Any) -> bool:
+    if term.operator in _TESTS:
+        expected, actual = _number(term.value), value if _is_number(value) else _number(value)
+        test = _TESTS[term.operator]
+        if expected is not None and actual is not None:
+            return test(actual, expected)
+        return isinstance(value, str) and expected is None and test(value, term.value)
+    if term.operator == ":" and not _is_number(value):
+        return bool(term.pattern.fullmatch(_plain(value)))
+    return _equal(term, value)
 
 
-def _equal(asked: Field, value: Any) -> bool:
-    number = _number(asked.value)
+def _equal(term: Field, value: Any) -> bool:
+    number = _number(term.value)
     if _is_number(value):
-        return (asked.value, asked.operator) == ("*", ":") if number is None else bool(value == number)
-    return _plain(value) == asked.value
+        return (term.value, term.operator) == ("*", ":") if number is None else bool(value == number)
+    return _plain(value) == term.value
 
 
 def _plain(value: Any) -> str:
@@ -322,3 +320,56 @@ def _number(text: Any) -> int | float | None:
         return float(text)
     except ValueError:
         return None
+
+
+# Plans ------------------------------------------------------------------------------------------------------------
+
+_MAX_FILTERS = 16
+"""How many lookups in the word index one query may take."""
+
+
+class WordFilter(NamedTuple):
+    """A necessary condition on the words of a checkpoint: all of these, and some with each prefix."""
+
+    words: frozenset[str]
+    prefixes: frozenset[str] = frozenset()
+
+    def matches(self, words: set[str]) -> bool:
+        return self.words <= words and all(any(word.startswith(prefix) for word in words) for prefix in self.prefixes)
+
+
+def word_filters(query: Query) -> list[WordFilter] | None:
+    """Return filters for the word index, of which every match satisfies one. None if the index cannot help."""
+    if isinstance(query, TextTerm):
+        words, prefixes = query.words
+        return [WordFilter(frozenset(words), frozenset(prefixes))] if words or prefixes else None
+    if isinstance(query, Or):
+        parts = [word_filters(each) for each in query.queries]
+        filters = [each for part in parts if part is not None for each in part]
+        return None if None in parts or len(filters) > _MAX_FILTERS else list(dict.fromkeys(filters))
+    if not isinstance(query, And):
+        return None
+    result: list[WordFilter] | None = None
+    for each in query.queries:
+        part = word_filters(each)
+        if part is None or (result is not None and len(result) * len(part) > _MAX_FILTERS):
+            continue
+        pairs = product(result or [WordFilter(frozenset())], part)
+        result = [WordFilter(one.words | other.words, one.prefixes | other.prefixes) for one, other in pairs]
+    return result
+
+
+def one_thread(query: Query) -> str | None:
+    """Return the only thread whose checkpoints may match, or None."""
+    for each in query.queries if isinstance(query, And) else (query,):
+        if isinstance(each, Field) and each.name == "thread" and each.exact is not None:
+            return each.exact
+    return None
+
+
+def thread_prefix(query: Query) -> str:
+    """Return the prefix of the names of all threads whose checkpoints may match."""
+    for each in query.queries if isinstance(query, And) else (query,):
+        if isinstance(each, Field) and each.name == "thread" and each.operator == ":":
+            return each.value.partition("*")[0]
+    return ""

@@ -1,9 +1,8 @@
-"""Searching a store: checkpoints, and threads, that match a query.
+"""Search for checkpoints and threads that match a query.
 
-A query that asks for text is answered by the index of words, where the store keeps one: it names candidates, and each
-is checked against what its step brought. Without an index, or without text, threads are gone through, the one that was
-changed last first, and their checkpoints from the latest on. Steps are opened only where their rows leave it open
-whether they match.
+A query for text uses the word index, if the store has one: it returns candidates, and each is checked against what its
+step added. Otherwise all threads are scanned, the last changed first, and their checkpoints, the latest first. Steps
+are opened only if their rows do not suffice.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
+from holdfast.engine.html import html_listing
 from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import is_thread
@@ -27,35 +27,45 @@ from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
-from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
-from holdfast.engine.types import to_datetime
+from holdfast.engine.text_index.indexer import MANY, ON, step_words
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
-from holdfast.history.query_eval import QuerySubject, Spans, StepContent, ThreadContext, hits, matches, reduced
-from holdfast.history.query_plan import WordFilter, needs, one_thread, thread_prefix
+from holdfast.history.query_eval import (
+    QuerySubject,
+    Spans,
+    StepContent,
+    ThreadContext,
+    WordFilter,
+    hits,
+    matches,
+    one_thread,
+    simplify,
+    thread_prefix,
+    word_filters,
+)
 
 INDEX, SCAN = "index", "scan"
-"""How a page was found."""
+"""How a page was searched."""
 
 _PAGE = 128
-"""How many checkpoints are looked at in one read."""
+"""How many checkpoints are read at a time."""
 
-_THREADS = 500
-"""How many threads are looked at in one read."""
+_THREAD_PAGE = 500
+"""How many threads are read at a time."""
 
-_HITS = 10
-"""How many places of one checkpoint are shown."""
+_MAX_HITS = 10
+"""How many hits of one checkpoint are returned."""
 
 _EXCERPT = 160
-"""About how many characters of a text are shown around a hit."""
+"""The length of an excerpt around a hit, in characters."""
 
 _BEFORE = 40
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
 class SearchHit(NamedTuple):
-    """A place where text was found: which, who says it if it is in a message, some of the text there, and the parts of
-    that which were asked for."""
+    """A text that matches: its path, its role if it is in a message, an excerpt, and the matching spans of that."""
 
     path: str
     role: str
@@ -64,7 +74,7 @@ class SearchHit(NamedTuple):
 
 
 class SearchMatch(NamedTuple):
-    """A checkpoint that matches, and where in it; what messages say comes first. `more` hits are not shown."""
+    """A checkpoint that matches, with its hits, those in messages first. `more` is the number of hits left out."""
 
     thread: str
     id: str
@@ -77,21 +87,27 @@ class SearchMatch(NamedTuple):
 
 
 class SearchPage(NamedTuple):
-    """Some of what matches.
+    """A page of matches.
 
-    `next` is where the next page starts, to be given as `after`; None if this is the last. `how` it was found: `index`
-    or `scan`. `looked` counts the checkpoints that were looked at, `unreadable` those that are damaged.
+    `next` is the cursor of the next page, to be passed as `after`; None on the last. `how` is `index` or `scan`.
+    `examined` counts the checkpoints that were read, `unreadable` those that are damaged.
     """
 
     matches: list[SearchMatch]
     next: str | None
     how: str
-    looked: int
+    examined: int
     unreadable: int = 0
+
+    def __repr__(self) -> str:
+        return f"<SearchPage {len(self.matches)} matches by {self.how}{', more follow' if self.next else ''}>"
+
+    def _repr_html_(self) -> str:
+        return html_listing(self.matches)
 
 
 def prepare(engine: Engine, tenant: str, query: str) -> SearchRun:
-    """Parse a query over the threads of a tenant. `InvalidError` shows where it is wrong."""
+    """Parse a query over the threads of a tenant. Raises `InvalidError` with the column of the error."""
     return SearchRun(engine, tenant, parse(query))
 
 
@@ -104,13 +120,13 @@ async def search(
     after: str | None = None,
     progress: Progress | None = None,
 ) -> SearchPage:
-    """A page of the checkpoints that match a query."""
-    asked = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, asked, progress).page(limit, after)
+    """Return a page of the checkpoints that match a query."""
+    parsed = parse(query) if isinstance(query, str) else query
+    return await SearchRun(engine, tenant, parsed, progress).page(limit, after)
 
 
 class SearchRun:
-    """One query, asked of one tenant's threads."""
+    """One query over one tenant's threads."""
 
     def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
         self._engine = engine
@@ -119,134 +135,135 @@ class SearchRun:
         self._query = query
         self._progress = progress
         names = {each.name for each in walk(query) if isinstance(each, Field)}
-        self._wants_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
-        self._wants_branches = "branch" in names
-        self._wants_tags = not names.isdisjoint(("tag", "label"))
-        self._wants_size = "size" in names
+        self._needs_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
+        self._needs_branches = "branch" in names
+        self._needs_refs = not names.isdisjoint(("tag", "label"))
+        self._needs_size = "size" in names
         self._contexts: dict[Line, ThreadContext] = {}
-        self.looked = 0
+        self.examined = 0
         self.unreadable = 0
 
     # Pages ----------------------------------------------------------------------------------------------------
 
     async def page(self, limit: int, after: str | None = None) -> SearchPage:
-        """A page of what matches, from the start or after another one."""
-        how, start = self._start(after)
+        """Return the first page, or the one after a cursor."""
+        how, start = self._parse_cursor(after)
         indexed = (
-            how != SCAN and needs(self._query) is not None and await self._engine.indexer.state(self._tenant) == ON
+            how != SCAN
+            and word_filters(self._query) is not None
+            and await self._engine.indexer.state(self._tenant) == ON
         )
         if how == INDEX and not indexed:
-            raise ConflictError(
-                "the index was removed since the page before this one", hint="Search again from the start"
-            )
+            raise ConflictError("the index was removed since the previous page", hint="Search again from the start")
         how = how or (INDEX if indexed else SCAN)
-        found, place = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
-        following = None if place is None else self._cursor(how, place)
-        return SearchPage(found, following, how, self.looked, self.unreadable)
+        results, position = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
+        cursor = None if position is None else self._cursor(how, position)
+        return SearchPage(results, cursor, how, self.examined, self.unreadable)
 
-    def _cursor(self, how: str, place: Sequence[Any]) -> str:
-        data = json.dumps([how, self._mark(), *place], ensure_ascii=False, separators=(",", ":"))
+    def _cursor(self, how: str, position: Sequence[Any]) -> str:
+        data = json.dumps([how, self._digest(), *position], ensure_ascii=False, separators=(",", ":"))
         return base64.urlsafe_b64encode(data.encode()).decode().rstrip("=")
 
-    def _start(self, after: str | None) -> tuple[str, list[Any]]:
+    def _parse_cursor(self, after: str | None) -> tuple[str, list[Any]]:
         if after is None:
             return "", []
         try:
-            how, mark, *place = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
+            how, digest, *position = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
         except (ValueError, TypeError):
-            raise InvalidError("that is no place to go on from", where=repr(after)[:80], hint=_NEXT) from None
-        if mark != self._mark() or how not in (INDEX, SCAN) or len(place) != 3:
-            raise InvalidError("that is a place in the answer to another query", where=repr(after)[:80], hint=_NEXT)
-        return how, place
+            raise InvalidError("that is not a cursor", where=repr(after)[:80], hint=_HINT) from None
+        if digest != self._digest() or how not in (INDEX, SCAN) or len(position) != 3:
+            raise InvalidError("that is a cursor of another query", where=repr(after)[:80], hint=_HINT)
+        return how, position
 
-    def _mark(self) -> str:
+    def _digest(self) -> str:
         return hashlib.sha256(f"{self._tenant}\0{self._query}".encode()).hexdigest()[:16]
 
-    # With the index -------------------------------------------------------------------------------------------
+    # By index -------------------------------------------------------------------------------------------------
 
     async def _by_index(self, limit: int, start: list[Any]) -> tuple[list[SearchMatch], list[Any] | None]:
-        asked = [*(needs(self._query) or ()), WordFilter(frozenset({MANY}))]
-        number, place, last = start or (0, None, None)
-        found: list[SearchMatch] = []
+        filters = [*(word_filters(self._query) or ()), WordFilter(frozenset({MANY}))]
+        number, cursor, last = start or (0, None, None)
+        results: list[SearchMatch] = []
         only = one_thread(self._query)
-        while number < len(asked):
-            words, prefixes = asked[number]
+        while number < len(filters):
+            words, prefixes = filters[number]
             page = await self._backend.match(
-                self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=place, limit=_PAGE
+                self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=cursor, limit=_PAGE
             )
             keys = page.keys
             if last is not None and tuple(last) in keys:
-                keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have come before it
+                keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have been added before it
             while keys:
-                # As few at first as will do, if all of them match.
-                some, keys = keys[: max(limit - len(found), 8)], keys[max(limit - len(found), 8) :]
-                for key, match in await self._checked(some, asked[:number]):
-                    found.append(match)
-                    if len(found) == limit:
-                        return found, [number, place, list(key)]
-            place, last = page.next, None
-            if place is None:
+                # No more than necessary if all of them match.
+                count = max(limit - len(results), 8)
+                candidates, keys = keys[:count], keys[count:]
+                for key, match in await self._check_candidates(candidates, filters[:number]):
+                    results.append(match)
+                    if len(results) == limit:
+                        return results, [number, cursor, list(key)]
+            cursor, last = page.next, None
+            if cursor is None:
                 number += 1
-        return found, None
+        return results, None
 
-    async def _checked(self, keys: Sequence[Key], before: Sequence[WordFilter]) -> list[tuple[Key, SearchMatch]]:
-        """Those of some candidates that match, and were not found before for other words."""
+    async def _check_candidates(self, keys: Sequence[Key], done: Sequence[WordFilter]) -> list[tuple[Key, SearchMatch]]:
+        """Return the candidates that match, and that no filter before has returned."""
         rows, lines = await self._backend.read([Get(STEPS, keys), Get(LINES, sorted({key[:2] for key in keys}))])
         by_key = {row.key: row for row in rows}
         pruned = {row.key: bool(info_of(row).pruned) for row in lines}
-        self.looked += len(keys)
-        found: list[tuple[Key, QuerySubject]] = []
+        self.examined += len(keys)
+        results: list[tuple[Key, QuerySubject]] = []
         for key in keys:
             row = by_key.get(key)
             if row is None or StepRef.of(row).pruned or key[:2] not in pruned:
                 continue
-            subject = await self._tried(Line(str(key[0]), str(key[1])), row, pruned[key[:2]])
-            if subject is None or subject.brought is None:
+            subject = await self._read_match(Line(str(key[0]), str(key[1])), row, pruned[key[:2]])
+            if subject is None or subject.content is None:
                 continue
-            words = step_words(subject.brought.texts) if before else set()
-            if not any(need.met(words) for need in before):
-                found.append((key, subject))
-        return [(key, self._match(subject)) for key, subject in await self._latest(found)]
+            words = step_words(subject.content.texts) if done else set()
+            if not any(word_filter.matches(words) for word_filter in done):
+                results.append((key, subject))
+        return [(key, self._match(subject)) for key, subject in await self._latest(results)]
 
-    async def _latest(self, found: list[tuple[Key, QuerySubject]]) -> list[tuple[Key, QuerySubject]]:
-        """Those whose id no later revision has."""
+    async def _latest(self, results: list[tuple[Key, QuerySubject]]) -> list[tuple[Key, QuerySubject]]:
+        """Return those that no later revision replaced."""
         scans = []
-        for key, subject in found:
+        for key, subject in results:
             assert subject.point is not None  # noqa: S101 - they are checkpoints
             scans.append(Scan(STEPS, (*key[:2], subject.point.id), reverse=True, limit=1, by="id", bodies=False))
         answers = await self._backend.read(scans) if scans else []
-        return [each for each, rows in zip(found, answers, strict=True) if rows and rows[0].key == each[0]]
+        return [pair for pair, rows in zip(results, answers, strict=True) if rows and rows[0].key == pair[0]]
 
-    # Without --------------------------------------------------------------------------------------------------
+    # By scan --------------------------------------------------------------------------------------------------
 
     async def _by_scan(self, limit: int, start: list[Any]) -> tuple[list[SearchMatch], list[Any] | None]:
         threads = await self._threads()
-        before, found = "", list[SearchMatch]()
+        before, results = "", list[SearchMatch]()
         if start:
             updated, name, before = start
-            rest = [each for each in threads if (-each.updated, each.line.name) > (-updated, name)]
-            # It may have been changed since, and is gone on with all the same.
-            threads = [*(each for each in threads if each.line.name == name), *rest]
+            rest = [thread for thread in threads if (-thread.updated, thread.line.name) > (-updated, name)]
+            # This thread is resumed even if it was changed since.
+            threads = [*(thread for thread in threads if thread.line.name == name), *rest]
         for done, summary in enumerate(threads, 1):
             line = summary.line
             resumed = bool(start) and line.name == start[1]
             at = before if resumed else ""
             while True:
-                some, at = await self.some_of(line, at, summary)
-                for subject in some:
-                    found.append(self._match(subject))
-                    if len(found) == limit:
+                subjects, at = await self.match_page(line, at, summary)
+                for subject in subjects:
+                    results.append(self._match(subject))
+                    if len(results) == limit:
                         assert subject.point is not None  # noqa: S101 - they are checkpoints
                         updated = start[0] if resumed else summary.updated
-                        return found, [updated, line.name, subject.point.id]
+                        return results, [updated, line.name, subject.point.id]
                 if not at:
                     break
             if self._progress is not None:
                 self._progress(done, len(threads), line.name)
-        return found, None
+        return results, None
 
     async def _threads(self) -> list[LineSummary]:
-        """The threads that may have something, the one that was changed last first."""
+        """Return the threads that may have matches, the last changed first."""
         lines = self._engine.lines
         only = one_thread(self._query)
         if only is not None and not is_thread(only):
@@ -256,35 +273,35 @@ class SearchRun:
                 return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]
             except NotFoundError:
                 return []
-        found: list[LineSummary] = []
+        results: list[LineSummary] = []
         after, prefix = "", thread_prefix(self._query)
         while True:
-            some = await lines.list_threads(self._tenant, prefix, after, _THREADS)
-            found += (each for each in some if self._may_have(each))
-            if len(some) < _THREADS:
+            page = await lines.list_threads(self._tenant, prefix, after, _THREAD_PAGE)
+            results += (thread for thread in page if self._may_match(thread))
+            if len(page) < _THREAD_PAGE:
                 break
-            after = some[-1].line.name
-        return sorted(found, key=lambda each: (-each.updated, each.line.name))
+            after = page[-1].line.name
+        return sorted(results, key=lambda thread: (-thread.updated, thread.line.name))
 
-    def _may_have(self, summary: LineSummary) -> bool:
-        """Whether a thread may have checkpoints that match. Its size is not theirs."""
+    def _may_match(self, summary: LineSummary) -> bool:
+        """Whether a thread may have checkpoints that match. `size` is not decided by that of the thread."""
         return (
-            self._wants_size
-            or reduced(self._query, QuerySubject(summary.line.name, ThreadContext(summary))) is not False
+            self._needs_size
+            or simplify(self._query, QuerySubject(summary.line.name, ThreadContext(summary))) is not False
         )
 
-    async def some_of(
+    async def match_page(
         self, line: Line, before: str = "", summary: LineSummary | None = None
     ) -> tuple[list[QuerySubject], str]:
-        """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
+        """Match the next checkpoints of a thread before an id. Returns the matches, and where the next page starts."""
         lines = self._engine.lines
         (points,) = await lines.pages([(line, before)], _PAGE)
         if not points:
             return [], ""
-        self.looked += len(points)
+        self.examined += len(points)
         context = await self._context(line, summary)
-        open_ones = []
-        found: dict[str, QuerySubject] = {}
+        undecided = []
+        results: dict[str, QuerySubject] = {}
         for point in points:
             subject = QuerySubject(line.name, context, point)
             try:
@@ -293,38 +310,38 @@ class SearchRun:
                 self.unreadable += 1
                 continue
             if answer:
-                found[point.id] = subject
+                results[point.id] = subject
             elif answer is None:
-                open_ones.append(point)
-        if open_ones:
+                undecided.append(point)
+        if undecided:
             rows, infos = await self._backend.read(
-                [Get(STEPS, [(*line, *point[:2]) for point in open_ones]), Get(LINES, [tuple(line)])]
+                [Get(STEPS, [(*line, *point[:2]) for point in undecided]), Get(LINES, [tuple(line)])]
             )
             pruned = bool(infos and info_of(infos[0]).pruned)
             for row in rows:
-                tried = await self._tried(line, row, pruned)
-                if tried is not None:
-                    found[StepRef.of(row).id] = tried
-        return [found[point.id] for point in points if point.id in found], points[-1].id
+                match = await self._read_match(line, row, pruned)
+                if match is not None:
+                    results[StepRef.of(row).id] = match
+        return [results[point.id] for point in points if point.id in results], points[-1].id
 
     # One checkpoint -------------------------------------------------------------------------------------------
 
-    async def fitting(self, line: Line, rows: Sequence[Row]) -> list[bool]:
-        """Of some checkpoints of a thread, of which these are the rows, whether each matches."""
+    async def match_rows(self, line: Line, rows: Sequence[Row]) -> list[bool]:
+        """Return for each row of a thread's checkpoints whether it matches."""
         (infos,) = await self._backend.read([Get(LINES, [tuple(line)])])
         pruned = bool(infos and info_of(infos[0]).pruned)
-        return [await self._fits(line, row, pruned) for row in rows]
+        return [await self._matches(line, row, pruned) for row in rows]
 
-    async def _fits(self, line: Line, row: Row, pruned: bool) -> bool:
+    async def _matches(self, line: Line, row: Row, pruned: bool) -> bool:
         try:
-            known = matches(self._query, QuerySubject(line.name, await self._context(line), StepRef.of(row)))
+            answer = matches(self._query, QuerySubject(line.name, await self._context(line), StepRef.of(row)))
         except CorruptError:
             self.unreadable += 1
             return False
-        return await self._tried(line, row, pruned) is not None if known is None else known
+        return await self._read_match(line, row, pruned) is not None if answer is None else answer
 
-    async def _tried(self, line: Line, row: Row, pruned: bool) -> QuerySubject | None:
-        """A checkpoint, with all that it brought, if it matches."""
+    async def _read_match(self, line: Line, row: Row, pruned: bool) -> QuerySubject | None:
+        """Read a checkpoint with its content, and return it if it matches."""
         point = StepRef.of(row)
         if point.pruned:
             return None
@@ -332,7 +349,9 @@ class SearchRun:
         try:
             if matches(self._query, subject) is False:
                 return None
-            subject.brought = await self._engine.lines.read_step(line, point, partial(self._brought, line, row, pruned))
+            subject.content = await self._engine.lines.read_step(
+                line, point, partial(self._read_content, line, row, pruned)
+            )
             return subject if matches(self._query, subject) else None
         except NotFoundError:
             return None  # deleted or pruned meanwhile
@@ -340,7 +359,7 @@ class SearchRun:
             self.unreadable += 1
             return None
 
-    async def _brought(self, line: Line, row: Row, pruned: bool, point: StepRef) -> StepContent:
+    async def _read_content(self, line: Line, row: Row, pruned: bool, point: StepRef) -> StepContent:
         if StepRef.of(row) != point:  # the line was rewritten since
             (rows,) = await self._backend.read([Get(STEPS, [(*line, *point[:2])])])
             row, pruned = rows[0] if rows else row, True
@@ -348,10 +367,10 @@ class SearchRun:
         texts = await self._engine.indexer.brought(line, point, step, pruned=pruned)
         keys = (*(key for key, _ in step.edit.put), *step.edit.removed)
         channels = [name for name in map(unpack_name, keys) if not is_hidden(name)]
-        return StepContent(channels, texts, await self._size(line, point) if self._wants_size else None)
+        return StepContent(channels, texts, await self._size(line, point) if self._needs_size else None)
 
     async def _size(self, line: Line, point: StepRef) -> int:
-        """How many bytes a step takes: rows say how many there are up to it, along its branch."""
+        """Return the size of a step. Rows have the total up to them along their branch."""
         if not point.seq:
             return point.size
         (rows,) = await self._backend.read([Scan(STEPS, (*line, point.branch, point.seq - 1), bodies=False)])
@@ -361,73 +380,72 @@ class SearchRun:
         if line in self._contexts:
             return self._contexts[line]
         lines = self._engine.lines
-        if self._wants_summary and summary is None:
+        if self._needs_summary and summary is None:
             summary = await lines.summary(line)
         branches: dict[int, str] | None = None
-        if self._wants_branches:
-            others = {each.branch: each.name or str(each.branch) for each in await lines.branches(line)}
+        if self._needs_branches:
+            others = {branch.branch: branch.name or str(branch.branch) for branch in await lines.branches(line)}
             branches = {0: "0" if MAIN.name in others.values() else MAIN.name, **others}
-        tags = _by_id(await lines.refs(line, NAME)) if self._wants_tags else None
-        labels = _by_id(await lines.refs(line, TAG)) if self._wants_tags else None
+        tags = _by_id(await lines.refs(line, NAME)) if self._needs_refs else None
+        labels = _by_id(await lines.refs(line, TAG)) if self._needs_refs else None
         self._contexts[line] = ThreadContext(summary, branches, tags, labels)
         return self._contexts[line]
 
     def _match(self, subject: QuerySubject) -> SearchMatch:
-        point, brought = subject.point, subject.brought
+        point, content = subject.point, subject.content
         assert point is not None  # noqa: S101 - it is a checkpoint
-        shown: list[SearchHit] = []
-        found = hits(self._query, subject)
-        if brought is not None:
-            order = sorted(found, key=lambda number: (_rank(brought.texts[number]), number))
-            shown = [_hit(brought.texts[each], brought.fold(each).shown, found[each]) for each in order[:_HITS]]
+        listed: list[SearchHit] = []
+        spans = hits(self._query, subject)
+        if content is not None:
+            order = sorted(spans, key=lambda number: (_rank(content.texts[number]), number))
+            listed = [_hit(content.texts[i], content.fold(i).shown, spans[i]) for i in order[:_MAX_HITS]]
         time = to_datetime(point.time)
-        more = len(found) - len(shown)
-        return SearchMatch(subject.thread, point.id, time, point.depth, point.branch, point.kind, tuple(shown), more)
+        more = len(spans) - len(listed)
+        return SearchMatch(subject.thread, point.id, time, point.depth, point.branch, point.kind, tuple(listed), more)
 
     async def points(self, line: Line, before: str = "") -> tuple[list[StepRef], str]:
-        """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
-        some, following = await self.some_of(line, before)
-        return [each.point for each in some if each.point is not None], following
+        """Match the next checkpoints of a thread before an id. Returns the matches, and where the next page starts."""
+        subjects, following = await self.match_page(line, before)
+        return [subject.point for subject in subjects if subject.point is not None], following
 
     # Threads --------------------------------------------------------------------------------------------------
 
     async def threads(self, prefix: str, after: str, limit: int) -> list[LineSummary]:
-        """The threads that match, by name: those that start with a prefix, those after a name."""
-        asked = thread_prefix(self._query)
-        if not (prefix.startswith(asked) or asked.startswith(prefix)):
+        """Return the threads that match, ordered by name, with a prefix and after a name."""
+        own_prefix = thread_prefix(self._query)
+        if not (prefix.startswith(own_prefix) or own_prefix.startswith(prefix)):
             return []
-        found: list[LineSummary] = []
+        results: list[LineSummary] = []
         while True:
-            some = await self._engine.lines.list_threads(self._tenant, max(prefix, asked, key=len), after, _THREADS)
-            for each in some:
-                if len(found) < limit and await self.has(each):
-                    found.append(each)
-            if len(some) < _THREADS or len(found) >= limit:
-                return found
-            after = some[-1].line.name
+            longest = max(prefix, own_prefix, key=len)
+            page = await self._engine.lines.list_threads(self._tenant, longest, after, _THREAD_PAGE)
+            for thread in page:
+                if len(results) < limit and await self.matches_thread(thread):
+                    results.append(thread)
+            if len(page) < _THREAD_PAGE or len(results) >= limit:
+                return results
+            after = page[-1].line.name
 
-    async def has(self, summary: LineSummary) -> bool:
-        """Whether a thread matches: it does by what it is as a whole, and by its checkpoints.
+    async def matches_thread(self, summary: LineSummary, query: Query | None = None) -> bool:
+        """Whether a thread matches, by itself or by its checkpoints.
 
-        Side by side, conditions on checkpoints are met by one and the same; what is negated, by none.
+        Conditions on checkpoints that are combined with AND must match the same one; negated ones, none.
         """
-        return await self._has(summary, self._query)
-
-    async def _has(self, summary: LineSummary, query: Query) -> bool:
-        left = reduced(query, QuerySubject(summary.line.name, ThreadContext(summary)))
+        query = self._query if query is None else query
+        left = simplify(query, QuerySubject(summary.line.name, ThreadContext(summary)))
         if isinstance(left, bool):
             return left
         if isinstance(left, Not):
-            return not await self._has(summary, left.query)
+            return not await self.matches_thread(summary, left.query)
         if isinstance(left, Or):
-            for each in left.queries:
-                if await self._has(summary, each):
+            for part in left.queries:
+                if await self.matches_thread(summary, part):
                     return True
             return False
         parts = left.queries if isinstance(left, And) else (left,)
-        together = [each for each in parts if not any(isinstance(inner, Not) for inner in walk(each))]
-        for each in parts:
-            if each not in together and not await self._has(summary, each):
+        together = [part for part in parts if not any(isinstance(inner, Not) for inner in walk(part))]
+        for part in parts:
+            if part not in together and not await self.matches_thread(summary, part):
                 return False
         return not together or await self._exists(summary.line, every(together))
 
@@ -437,37 +455,36 @@ class SearchRun:
         return bool(page.matches)
 
 
-_NEXT = "Give what Page.next says, with the same query"
+_HINT = "Pass SearchPage.next with the same query"
 
 
 def _by_id(refs: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for name, id in refs:
-        found.setdefault(id, []).append(name)
-    return found
+        results.setdefault(id, []).append(name)
+    return results
 
 
 def _rank(text: ExtractedText) -> int:
-    """What comes first: what messages say, then other text of the user's, and last what else messages are kept with,
-    such as ids and what the model's provider tells."""
+    """Order hits: text of messages first, then other text, and last other fields of messages, such as ids."""
     if text.said or not text.role:
         return 0 if text.said else 1
     return 1 if any(part in ("tool_calls", "content", "name") for part in text.path[1:]) else 2
 
 
-def _hit(text: ExtractedText, shown: str, spans: Spans) -> SearchHit:
-    """A hit with some of the text around its first parts."""
+def _hit(text: ExtractedText, normalized: str, spans: Spans) -> SearchHit:
+    """Build a hit with an excerpt around its first span."""
     spans = sorted(set(spans))
     start = max(0, spans[0][0] - _BEFORE)
-    end = max(spans[0][1], min(len(shown), start + _EXCERPT))
-    before, after = "…" * (start > 0), "…" * (end < len(shown))
-    excerpt = before + _BLANK.sub(" ", shown[start:end]) + after
+    end = max(spans[0][1], min(len(normalized), start + _EXCERPT))
+    before, after = "…" * (start > 0), "…" * (end < len(normalized))
+    excerpt = before + _BLANK.sub(" ", normalized[start:end]) + after
     shift = len(before) - start
     inside = [(low + shift, min(high, end) + shift) for low, high in spans if low < end]
-    return SearchHit(path_text(text.path), text.role, excerpt, tuple(_merged(inside)))
+    return SearchHit(path_text(text.path), text.role, excerpt, tuple(_join(inside)))
 
 
-def _merged(spans: Spans) -> Spans:
+def _join(spans: Spans) -> Spans:
     merged: Spans = []
     for low, high in spans:
         if merged and low <= merged[-1][1]:

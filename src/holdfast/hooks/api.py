@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
@@ -21,6 +20,7 @@ from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
+from holdfast.time_parsing import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
 
@@ -46,12 +46,12 @@ class HookOptions(TypedDict, total=False):
     scope: Scope | str | None
     key: str | None
     order: int
-    budget: float | None
+    budget: Duration | None
     name: str | None
     record: bool
     inline: bool
     max_failures: int
-    rest: float
+    rest: Duration
 
 
 class HookOperations:
@@ -106,12 +106,12 @@ class HookOperations:
     # What they did ----------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def drain(self, timeout: float = 30.0) -> bool:
+    async def drain(self, timeout: Duration = 30.0) -> bool:
         """Wait until all after-hooks have run and are recorded. False if they have not after so many seconds."""
         if self._engine.hooks is None:
             return True
         registry = self._registry()
-        done: bool = await Blocking(partial(registry.drain, timeout))
+        done: bool = await Blocking(partial(registry.drain, parse_seconds(timeout, "timeout")))
         return done
 
     @sync_and_async
@@ -121,7 +121,7 @@ class HookOperations:
         *,
         scope: Scope | str | None = None,
         key: str | None = None,
-        since: datetime | None = None,
+        since: Time | None = None,
         limit: int = 100,
     ) -> history.Executions:
         """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
@@ -206,26 +206,21 @@ def _checked(phase: str, options: HookOptions) -> _Checked:
     budget = options.get("budget")
     if budget is None:
         budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET
-    if type(budget) not in (int, float) or not 0 < budget < 86_400:
-        raise InvalidError(f"the budget of a hook is a number of seconds over 0, not {budget!r}")
     order = options.get("order", 0)
     if type(order) is not int:
         raise InvalidError(f"the order of a hook is a number, not {order!r}")
     failures = options.get("max_failures", FAILURES)
     if type(failures) is not int or failures < 1:
         raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
-    rest = options.get("rest", REST / 1e9)
-    if type(rest) not in (int, float) or not 0 < rest < 86_400:
-        raise InvalidError(f"a hook rests for a number of seconds over 0, not {rest!r}")
     return _Checked(
         scopes,
         keys,
         order,
-        float(budget),
+        parse_seconds(budget, "budget", positive=True),
         bool(options.get("record", False)),
         bool(options.get("inline", False)),
         failures,
-        int(rest * 1e9),
+        parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True),
     )
 
 

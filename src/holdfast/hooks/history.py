@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from heapq import nlargest
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +15,7 @@ from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import InvalidError
 from holdfast.hooks.context import HookExecution, to_datetime, to_time
 from holdfast.hooks.execution_log import LINE
+from holdfast.time_parsing import Time, parse_time
 
 Executions: TypeAlias = list[HookExecution]
 
@@ -31,7 +31,7 @@ async def executions(
     hook: str | None,
     scope: str | None,
     key: str | None,
-    since: datetime | None,
+    since: Time | None,
     limit: int,
 ) -> Executions:
     """Executions that were recorded, the latest first.
@@ -41,9 +41,7 @@ async def executions(
     """
     if type(limit) is not int or limit < 0:
         raise InvalidError(f"a limit is a number, not {limit!r}")
-    if since is not None and since.tzinfo is None:
-        raise InvalidError(f"a time is a datetime with a time zone, not {since!r}")
-    start = 0 if since is None else to_time(since)
+    start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
     asked = _Asked(hook, scope, None if key is None else check_key(key), start, limit)
     if scope is None:
         found = await _all(engine, tenant, asked)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple, TypeAlias, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine import validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, GrantRecord
@@ -19,10 +17,10 @@ from holdfast.security.access.policy import Policy, Right, check_pattern, check_
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.time_parsing import Duration, parse_deadline
 
-Until: TypeAlias = "datetime | timedelta | float | str | None"
+Until: TypeAlias = "datetime | Duration | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
 
 Who: TypeAlias = "Identity | Scope | str"
@@ -73,11 +71,7 @@ def wanted(
 def _moment(handle: StoreHandle, until: Until) -> int:
     if until is None:
         return 0
-    if isinstance(until, str):
-        until = parse_age(until)
-    if isinstance(until, datetime):
-        return to_time(validation.require_datetime(until))
-    return handle.now() + nanoseconds(until)
+    return to_time(parse_deadline(until, to_datetime(handle.now()).astimezone()))
 
 
 def grant_id(grant: Grant | str) -> str:

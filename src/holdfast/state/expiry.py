@@ -6,21 +6,18 @@ by a step of its scope, so that whoever watches the scope is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.types import Progress
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.session_guard import kept_by
 from holdfast.state.sessions.records import LAPSE
 from holdfast.state.system_record import RecordChange, edited
-
-Tell: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many scopes were looked at, of how many, and which was the last."""
 
 
 class ExpiryReport(NamedTuple):
@@ -30,7 +27,7 @@ class ExpiryReport(NamedTuple):
     scopes: int = 0
 
 
-async def lapse(handle: StoreHandle, progress: Tell | None = None) -> ExpiryReport:
+async def lapse(handle: StoreHandle, progress: Progress | None = None) -> ExpiryReport:
     """Take the expired keys of all scopes away."""
     keeper, keys, scopes = kept_by(handle), 0, 0
     lines = await handle.engine.lines.names(handle.tenant, MARK)

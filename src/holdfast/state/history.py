@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
@@ -12,13 +12,13 @@ from holdfast.engine import validation
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, StepRef, open_step
-from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, seen, viewed
 from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parsing import parse_time
 
 When: TypeAlias = "datetime | int | str"
 """A time, a version (the number of a step of the scope), or a time as people write it: `2h`, `yesterday`."""
@@ -56,15 +56,14 @@ async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | Non
                 where=line.name.removeprefix(MARK),
                 hint="See history() for those that are there",
             ) from error
-    if isinstance(when, str):
-        when = parse_moment(when, to_datetime(handle.now()).astimezone())
+    time = to_time(parse_time(when, to_datetime(handle.now()).astimezone()))
     try:
-        return await handle.engine.lines.at_time(line, to_time(validation.require_datetime(when)))
+        return await handle.engine.lines.at_time(line, time)
     except NotFoundError:
         if await handle.engine.lines.load_tip(line) is None:
             return None
         (first,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
-        if first and StepRef.of(first[0]).time > to_time(validation.require_datetime(when)):
+        if first and StepRef.of(first[0]).time > time:
             return None
         raise
 
@@ -73,9 +72,7 @@ def moment_of(handle: StoreHandle, when: When, point: StepRef | None) -> int:
     """As of when keys had expired or not."""
     if isinstance(when, int):
         return 0 if point is None else point.time
-    if isinstance(when, str):
-        when = parse_moment(when, to_datetime(handle.now()).astimezone())
-    return to_time(when.astimezone(UTC))
+    return to_time(parse_time(when, to_datetime(handle.now()).astimezone()))
 
 
 async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -> StoredValue | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from holdfast.engine import validation
@@ -17,6 +16,7 @@ from holdfast.state import history
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 Change: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""
@@ -26,20 +26,10 @@ Settle: TypeAlias = Callable[[Any, Any], Any]
 
 OnConflict: TypeAlias = Literal["raise", "overwrite", "merge"] | Settle
 
-_FAR = 10**10
 
-
-def nanoseconds(ttl: float | timedelta) -> int:
-    """A length of time, in seconds or as a timedelta."""
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
-        raise InvalidError(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
-    return int(seconds * 1e9)
-
-
-def expiry(handle: StoreHandle, ttl: float | timedelta | None) -> int:
+def expiry(handle: StoreHandle, ttl: Duration | None) -> int:
     """When something expires that lives so long from now on; 0 for never."""
-    return 0 if ttl is None else handle.now() + nanoseconds(ttl)
+    return 0 if ttl is None else handle.now() + parse_nanoseconds(ttl, "time to live", positive=True)
 
 
 def setting(
@@ -47,7 +37,7 @@ def setting(
     scope: Scope,
     key: str,
     value: Any,
-    ttl: float | timedelta | None = None,
+    ttl: Duration | None = None,
     expected: int | None = None,
     on_conflict: OnConflict = "raise",
 ) -> KeyWrite:
@@ -102,8 +92,8 @@ def _merged(
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])
-    if found.clashes:
-        shown = ", ".join(_path(handle, clash) for clash in found.clashes[:8])
+    if found.conflicts:
+        shown = ", ".join(_path(handle, clash) for clash in found.conflicts[:8])
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from copy import deepcopy
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
@@ -19,6 +19,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.state.writer import KeyWrite, WrittenKey, write
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
@@ -76,7 +77,7 @@ class StateOperations:
         key: str,
         value: Any,
         *,
-        ttl: float | timedelta | None = None,
+        ttl: Duration | None = None,
         expected: int | None = None,
         on_conflict: OnConflict = "raise",
     ) -> int:
@@ -139,7 +140,7 @@ class StateOperations:
 
     @sync_and_async
     async def batch(
-        self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: float | timedelta | None = None
+        self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: Duration | None = None
     ) -> dict[str, int]:
         """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
         expires = expiry(self._handle, ttl)
@@ -158,7 +159,7 @@ class StateOperations:
         return {each.key: each.version for each in done if each.action != "delete"}
 
     @sync_and_async
-    async def expire(self, key: str, ttl: float | timedelta | None) -> int:
+    async def expire(self, key: str, ttl: Duration | None) -> int:
         """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFoundError`."""
         change = computing(self._handle, self._key(key), lambda value: value)
         change.action, change.keep_expiry, change.must_exist = "expire", False, True

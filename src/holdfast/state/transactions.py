@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from holdfast.backends.interface import Change as Condition
@@ -30,6 +29,7 @@ from holdfast.state.key_changes import expiry
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, seen
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
+from holdfast.time_parsing import Duration
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class TransactionOperations:
         self._pending = pending
         self.scope = scope
 
-    def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
+    def set(self, key: str, value: Any, *, ttl: Duration | None = None) -> None:
         """Give a key a value."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)

@@ -37,6 +37,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import seen
+from holdfast.time_parsing import Duration, parse_seconds
 
 DELETED = "deleted"
 """The action of a change that tells that a whole scope was deleted."""
@@ -132,14 +133,13 @@ class WatchOperations:
         await self._start()
 
     @sync_and_async
-    async def poll(self, timeout: float = 0) -> list[WatchedChange]:
+    async def poll(self, timeout: Duration = 0) -> list[WatchedChange]:
         """What was changed since, in order; waits for the first change for so many seconds at most. Perhaps nothing.
 
         `DeniedError` once the right to read the scope is gone.
         """
-        if type(timeout) not in (int, float) or not timeout >= 0:
-            raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
-        found = list(self._waiting) or await self._wait(timeout)
+        seconds = parse_seconds(timeout, "timeout")
+        found = list(self._waiting) or await self._wait(seconds)
         self._waiting.clear()
         self._told = None
         return found

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.security.access.identity import identity_of
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 if TYPE_CHECKING:
     from holdfast.security.audit.export import AuditExport
@@ -45,14 +47,14 @@ class AuditOperations:
         since: datetime | str | None = None,
         until: datetime | str | None = None,
         limit: int = 100,
-        after: str | None = None,
-    ) -> list[AuditRecord]:
-        """What was done and tried in the state of scopes, the newest first: changes and hooks, rights given and taken,
-        reads of identities, and tries that were denied.
+        cursor: str | None = None,
+    ) -> Page[AuditRecord]:
+        """List audit records, the newest first: changes, hooks, grants, reads of identities, and denials: a page of
+        them.
 
         `actor` is an identity, or `""` for the store's owner; `kind` is `change`, `hook`, `access`, `session`,
-        `artifact`, `read` or `denied`; `outcome` is `ok`, `denied`, or `invalid` for a name that is none. Times are
-        datetimes, or text such as `"2h"`. `after` the cursor of a row goes on with what is older.
+        `artifact`, `read` or `denied`; `outcome` is `ok`, `denied`, or `invalid` for an invalid name. Times are
+        datetimes, or text such as `"2h"`.
         """
         from holdfast.security.audit import query
 
@@ -69,12 +71,18 @@ class AuditOperations:
             max(_moment(since, now) - _MICROSECOND, 0),
             _moment(until, now),
         )
-        return await query.look(self._handle, question, validation.require_count(limit, "limit"), after)
+        count = validation.require_count(limit, "limit")
+
+        async def read(after: str | None) -> Page[AuditRecord]:
+            records = await query.look(self._handle, question, count + 1, after)
+            return Page.cut(records, count, lambda record: record.cursor, read)
+
+        return await read(cursor)
 
     @sync_and_async
     async def verify(self) -> AuditReport:
-        """See whether the audit is as it was written: every row against the step that it was written with, every step
-        against its hash, and against the step before. What is missing, altered or added is named in the report."""
+        """Check that the audit is as it was written: every row against its step, every step against its hash and the
+        step before. The report names what is missing, altered or added."""
         from holdfast.security.audit import verify
 
         await self._recorder.flush()
@@ -82,9 +90,11 @@ class AuditOperations:
 
     @sync_and_async
     async def export(self, path: str | Path) -> AuditExport:
-        """Write the audit to a file, one JSON document to a line, with all that the hashes are made of: a third party
-        checks it with `holdfast.check_audit`, and needs nothing but the file, and perhaps heads that were
-        exported before."""
+        """Write the audit to a file, one JSON document a line, with everything that the hashes cover.
+
+        A third party can check it with `holdfast.access.check_audit`, and needs only the file, and perhaps heads that
+        were exported earlier.
+        """
         from holdfast.security.audit import export
 
         await self._recorder.flush()
@@ -102,6 +112,4 @@ class AsyncAudit(AsyncApi, AuditOperations):
 def _moment(when: datetime | str | None, now: datetime) -> int:
     if when is None:
         return 0
-    from holdfast.engine.time_parsing import parse_moment
-
-    return to_time(validation.require_datetime(parse_moment(when, now) if isinstance(when, str) else when))
+    return to_time(parse_time(when, now))

@@ -1,7 +1,7 @@
-"""Checkpoints by themselves: every step, every so often, when something changed, on an event; and by hand.
+"""Automatic checkpoints: every few steps, at an interval, after a change, on an event, or on request.
 
-`AutoCheckpointer` watches a state and saves it when a policy says so. `CheckpointableMixin` gives any plain Python
-agent an autosave of its own attributes.
+`AutoCheckpointer` saves a state when a policy says so. `CheckpointableMixin` saves the attributes of any plain Python
+agent.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+from holdfast.time_parsing import Duration, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy decides by: steps and seconds since the last save, and the event, if there was one."""
+    """Steps and seconds since the last save, and the event, if there was one."""
 
     steps: int
     seconds: float
@@ -31,60 +32,59 @@ class SavePolicy(Protocol):
 
     @property
     def if_changed(self) -> bool:
-        """Whether to save only if the state is not the one saved last."""
+        """Whether to save only if the state differs from the one saved last."""
         ...
 
-    def due(self, moment: PolicyContext) -> bool:
-        """Whether to save now. Asked after every step and event."""
+    def due(self, context: PolicyContext) -> bool:
+        """Return whether to save now. Called after every step and event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EveryStep:
-    """Save after each step, or after each so many."""
+    """Save after every step, or every few steps."""
 
     steps: int = 1
     if_changed: bool = False
 
     def __post_init__(self) -> None:
         if type(self.steps) is not int or self.steps < 1:
-            raise ConfigError(f"a policy saves every so many steps, at least 1, not {self.steps!r}")
+            raise ConfigError(f"the number of steps is a whole number from 1 up, not {self.steps!r}")
 
-    def due(self, moment: PolicyContext) -> bool:
-        """Enough steps went by."""
-        return moment.event is None and moment.steps >= self.steps
+    def due(self, context: PolicyContext) -> bool:
+        """Return whether there were enough steps."""
+        return context.event is None and context.steps >= self.steps
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Save at the first step or event after so many seconds."""
+    """Save at the first step or event after a duration."""
 
-    seconds: float
+    seconds: Duration
     if_changed: bool = True
 
     def __post_init__(self) -> None:
-        if type(self.seconds) not in (int, float) or not self.seconds >= 0:
-            raise ConfigError(f"a policy saves after a number of seconds, not {self.seconds!r}")
+        parse_seconds(self.seconds, "interval")
 
-    def due(self, moment: PolicyContext) -> bool:
-        """Enough time went by."""
-        return moment.seconds >= self.seconds
+    def due(self, context: PolicyContext) -> bool:
+        """Return whether the interval is over."""
+        return context.seconds >= parse_seconds(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class OnChange:
-    """Save after a step that changed something, wherever in the state it is."""
+    """Save after a step that changed anything in the state."""
 
     if_changed: bool = True
 
-    def due(self, moment: PolicyContext) -> bool:
-        """After any step or event; whether anything changed is seen by comparing."""
-        del moment
+    def due(self, context: PolicyContext) -> bool:
+        """Return True: the comparison of states finds whether anything changed."""
+        del context
         return True
 
 
 class OnEvent:
-    """Save on events of these names; on any event, if none is named."""
+    """Save on events with these names; without names, on any event."""
 
     if_changed = False
 
@@ -93,13 +93,13 @@ class OnEvent:
             raise ConfigError(f"events are named by strings, not by {names!r}")
         self.names = frozenset(names)
 
-    def due(self, moment: PolicyContext) -> bool:
-        """It is one of the events."""
-        return moment.event is not None and (not self.names or moment.event in self.names)
+    def due(self, context: PolicyContext) -> bool:
+        """Return whether it is one of the events."""
+        return context.event is not None and (not self.names or context.event in self.names)
 
 
-class _Watch:
-    """What an autosave does. `AutoCheckpointer` and `AsyncAutoCheckpointer` have these as methods."""
+class _AutoSaver:
+    """Operations of an automatic checkpointer. `AutoCheckpointer` and `AsyncAutoCheckpointer` have these as methods."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _Watch:
         self.store = store
         self.thread = thread
         self.last: Checkpoint | None = None
-        """The checkpoint that was saved last."""
+        """The checkpoint that was saved last; None before the first."""
         self._state = state
         self._policies = policies or (EveryStep(),)
         self._clock = clock
@@ -129,33 +129,33 @@ class _Watch:
 
     @sync_and_async
     async def step(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Tell that a step is done. Returns the checkpoint, if one was saved."""
+        """Record that a step is done. Returns the checkpoint, if one was saved."""
         self._steps += 1
         return await self._decide(None, metadata)
 
     @sync_and_async
     async def event(self, name: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Tell that something happened. Returns the checkpoint, if one was saved."""
+        """Record an event. Returns the checkpoint, if one was saved."""
         return await self._decide(name, {"event": name, **(metadata or {})})
 
     @sync_and_async
     async def save(
         self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
-        """Save now, whatever the policies say."""
+        """Save now, regardless of the policies."""
         return await self._save(tag=tag, labels=labels, metadata=metadata)
 
     @sync_and_async
     async def flush(self) -> Checkpoint | None:
-        """Save what the policies have not saved yet, if there is anything."""
+        """Save now if there was a step or event since the last save, and the state has changed."""
         if not self._unsaved:
             return None
         return await self._save(if_changed=True)
 
     async def _decide(self, event: str | None, metadata: Mapping[str, Any] | None) -> Checkpoint | None:
         self._unsaved = True
-        moment = PolicyContext(self._steps, self._clock() - self._since, event)
-        due = [policy for policy in self._policies if policy.due(moment)]
+        context = PolicyContext(self._steps, self._clock() - self._since, event)
+        due = [policy for policy in self._policies if policy.due(context)]
         if not due:
             return None
         if_changed = all(policy.if_changed for policy in due)
@@ -164,7 +164,7 @@ class _Watch:
         return None if saved.id == before else saved
 
     async def _latest(self) -> str | None:
-        """The id of the checkpoint that stands for the state, if nothing has changed."""
+        """Return the id of the checkpoint that `if_changed` compares with."""
         if self.last is not None:
             return self.last.id
         latest = await StoreOperations.log(self.store, self.thread, limit=1)
@@ -172,7 +172,7 @@ class _Watch:
 
     async def _save(self, **how: Any) -> Checkpoint:
         steps, since, unsaved = self._steps, self._since, self._unsaved
-        # Before it is done: what is told meanwhile is not in it.
+        # Reset before the save is done: steps recorded meanwhile are not in it.
         self._steps, self._since, self._unsaved = 0, self._clock(), False
         try:
             self.last = await StoreOperations.put(self.store, self.thread, self._state(), **how)
@@ -186,8 +186,11 @@ def _is_sync(thing: object) -> bool:
     return isinstance(thing, SyncApi)
 
 
-class AutoCheckpointer(SyncApi, _Watch):
-    """Saves a state by itself: `with Autosave(store, "t1", lambda: state, EveryStep())`. Leaving saves the rest."""
+class AutoCheckpointer(SyncApi, _AutoSaver):
+    """Saves a state automatically: `with AutoCheckpointer(store, "t1", lambda: state, EveryStep())`.
+
+    Leaving the block saves what is not saved yet.
+    """
 
     def __init__(
         self, store: Store, thread: str, state: Callable[[], Mapping[str, Any]], *policies: SavePolicy, **options: Any
@@ -204,8 +207,8 @@ class AutoCheckpointer(SyncApi, _Watch):
             _note(error, failure)
 
 
-class AsyncAutoCheckpointer(AsyncApi, _Watch):
-    """The same on an `AsyncStore`, awaited."""
+class AsyncAutoCheckpointer(AsyncApi, _AutoSaver):
+    """Saves a state automatically on an `AsyncStore`: operations are awaited."""
 
     def __init__(
         self,
@@ -228,7 +231,7 @@ class AsyncAutoCheckpointer(AsyncApi, _Watch):
 
 
 def _note(error: BaseException | None, failure: HoldfastError) -> None:
-    """The last save failed: raise that, unless something worse is on its way."""
+    """Raise the failure of the last save, or add it to an error that is being raised."""
     if error is None:
         raise failure
     error.add_note(f"And what was not saved yet could not be saved: {failure}")
@@ -238,18 +241,18 @@ def _note(error: BaseException | None, failure: HoldfastError) -> None:
 
 
 class _Checkpointable:
-    """What a checkpointable agent can do. `CheckpointableMixin` and its async sibling have these as methods."""
+    """Operations of a checkpointable agent. `CheckpointableMixin` and its async form have these as methods."""
 
     _autosave: AutoCheckpointer | AsyncAutoCheckpointer | None = None
 
     def checkpoint_state(self) -> Mapping[str, Any]:
-        """The state to save: the attributes whose names do not start with an underscore. Override it to choose."""
+        """Return the state to save: the attributes without a leading underscore. Override it to choose others."""
         slots = [name for kind in type(self).__mro__ for name in _slots(kind) if hasattr(self, name)]
         names = [*slots, *vars(self)]
         return {name: getattr(self, name) for name in names if not name.startswith("_")}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Take on a saved state: the counterpart of `checkpoint_state`."""
+        """Set the attributes from a saved state: the counterpart of `checkpoint_state`."""
         for name in list(vars(self)):
             if not name.startswith("_") and name not in state:
                 delattr(self, name)
@@ -261,21 +264,21 @@ class _Checkpointable:
         self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save the agent's state now."""
-        return await _Watch.save(self._attached(), tag=tag, labels=labels, metadata=metadata)
+        return await _AutoSaver.save(self._attached(), tag=tag, labels=labels, metadata=metadata)
 
     @sync_and_async
     async def step_done(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Tell that a step is done; saves if a policy says so."""
-        return await _Watch.step(self._attached(), metadata)
+        """Record that a step is done; saves if a policy says so."""
+        return await _AutoSaver.step(self._attached(), metadata)
 
     @sync_and_async
-    async def happened(self, event: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Tell that something happened; saves if a policy says so."""
-        return await _Watch.event(self._attached(), event, metadata)
+    async def record_event(self, event: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Record an event; saves if a policy says so."""
+        return await _AutoSaver.event(self._attached(), event, metadata)
 
     @sync_and_async
     async def restore(self, at: Revision = "HEAD") -> Checkpoint:
-        """Take on the state of a checkpoint: the latest, or another. Raises `NotFoundError`."""
+        """Restore the state of a checkpoint: the latest, or another. Raises `NotFoundError`."""
         watch = self._attached()
         saved = await StoreOperations.get(watch.store, watch.thread, at)
         self.restore_state(saved.state)
@@ -306,15 +309,15 @@ class CheckpointableMixin(SyncApi, _Checkpointable):
     """
 
     def attach(self, store: Store, thread: str, *policies: SavePolicy) -> Self:
-        """Say where to save to, and when."""
+        """Set the thread to save to, and the policies."""
         self._autosave = AutoCheckpointer(store, thread, self.checkpoint_state, *policies)
         return self
 
 
 class AsyncCheckpointableMixin(AsyncApi, _Checkpointable):
-    """The same for agents that run under asyncio, on an `AsyncStore`."""
+    """Makes a plain Python class checkpointable on an `AsyncStore`: operations are awaited."""
 
     def attach(self, store: AsyncStore, thread: str, *policies: SavePolicy) -> Self:
-        """Say where to save to, and when."""
+        """Set the thread to save to, and the policies."""
         self._autosave = AsyncAutoCheckpointer(store, thread, self.checkpoint_state, *policies)
         return self

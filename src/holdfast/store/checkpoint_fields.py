@@ -1,4 +1,4 @@
-"""What can be said of a checkpoint as it is saved, from the arguments of `put` and `update` to a request to append."""
+"""The fields of a checkpoint that `put` and `update` take, and their translation into a request to append."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from holdfast.history.merge import MergeConflict
 
 OnConflict: TypeAlias = "Literal['raise', 'branch', 'overwrite', 'merge'] | Callable[[MergeConflict], Any]"
-"""What happens when another writer followed the same parent first. See `Thread.put`."""
+"""What to do if another writer saved after the same parent first. See `Thread.put`."""
 
 
 class CheckpointFields(TypedDict, total=False):
-    """What can be said of a checkpoint as it is saved. See `Thread.put`."""
+    """Fields of a checkpoint to be saved. See `Thread.put`."""
 
     parent: str | Checkpoint | None
     branch: str | None
@@ -48,7 +48,7 @@ def append_fields(
     labels: Iterable[str] = (),
     kind: str = "save",
 ) -> dict[str, Any]:
-    """The fields of an `AppendRequest` besides the state."""
+    """Return the fields of an `AppendRequest` except the state."""
     how = _conflict_mode(on_conflict or ("overwrite" if parent is None else "branch"), parent)
     at: At = parent.id if isinstance(parent, Checkpoint) else validation.optional_name(parent, "id of a parent")
     if branch is not None:
@@ -100,7 +100,7 @@ def _conflict_mode(on_conflict: OnConflict, parent: object) -> Any:
 
 
 def _ref_changes(line: Line, refs: list[tuple[str, str]], now: int, id: str) -> list[Change]:
-    """The rows that give a checkpoint its tag and labels, written with it."""
+    """Return the changes that write the tag and labels of a checkpoint with it."""
     changes: list[Change] = []
     for kind, name in refs:
         row = Row((*line, kind, name, "" if kind == NAME else id), (id, now))

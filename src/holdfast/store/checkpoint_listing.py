@@ -1,4 +1,4 @@
-"""Listing checkpoints of several lines in one order, page by page."""
+"""Lists the checkpoints of several lines in one order, page by page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo
 
 _FIRST, _MOST = 4, 32
-"""How many checkpoints are read at a time: few at first, for whoever wants no more than those."""
+"""The number of checkpoints read at a time: few at first, for callers that need no more."""
 
 _LINES = 256
-"""Of how many lines the latest checkpoints are read at a time."""
+"""The number of lines whose latest checkpoints are read at a time."""
 
 
 class ListedCheckpoint(NamedTuple):
-    """A checkpoint that was listed."""
+    """The line and the step of a checkpoint."""
 
     line: Line
     point: StepRef
 
 
 class _Ahead(NamedTuple):
-    """The next checkpoints of a line. Those with the greatest id come first."""
+    """The next checkpoints of a line, ordered by the greatest id first."""
 
     line: Line
     points: deque[StepRef]
@@ -55,17 +55,17 @@ class CheckpointListing:
         self._left = limit
         self._page = _FIRST if limit is None else min(limit, _MOST)
         if only is not None:
-            # An id is the last one before the next that could be.
+            # The id itself is the last one before the next possible id.
             lines, before = (lines, only + "\0") if not before or only < before else ((), "")
         self._before = dict.fromkeys(lines, before)
-        """Where to go on in each line that may have more."""
+        """The id to continue before, for each line that may have more."""
         self._ahead: list[_Ahead] = []
-        """What was read of each line and not yet listed; the greatest id first, as a heap."""
+        """A heap of the lines with checkpoints that were read and are not listed yet."""
         self._short: list[Line] = list(lines)
-        """Lines of which nothing is at hand."""
+        """Lines whose next checkpoint is not read yet."""
 
     async def next(self) -> list[ListedCheckpoint]:
-        """The next of them; none if there are no more."""
+        """Return the next checkpoints; an empty list at the end."""
         page: list[ListedCheckpoint] = []
         count = self._page if self._left is None else min(self._page, self._left)
         while len(page) < count and (found := await self._candidates(count - len(page))):
@@ -91,10 +91,10 @@ class CheckpointListing:
         return found
 
     async def _fill(self, count: int) -> None:
-        """Have the next checkpoint of every line at hand; lines that have no more are left out."""
+        """Read the next checkpoint of every line; lines that have no more are dropped."""
         while self._short:
             lines, self._short = self._short[:_LINES], self._short[_LINES:]
-            # Of many lines, most are asked for one checkpoint only.
+            # Of many lines, most will need one checkpoint only.
             page = 1 if self._only is not None or len(lines) > 1 else min(count, _MOST)
             answers = await self._engine.lines.pages([(line, self._before[line]) for line in lines], max(1, page))
             for line, points in zip(lines, answers, strict=True):
@@ -103,7 +103,7 @@ class CheckpointListing:
                     self._before[line] = points[-1].id
 
     async def _matching(self, found: Sequence[ListedCheckpoint]) -> list[ListedCheckpoint]:
-        """Those with the wanted metadata."""
+        """Return the checkpoints with the metadata of the filter."""
         if not self._metadata:
             return list(found)
         matching = []

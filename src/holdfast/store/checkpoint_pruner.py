@@ -1,4 +1,4 @@
-"""Which checkpoints of LangGraph's threads are to go."""
+"""Prunes threads as savers of frameworks request it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _Places: TypeAlias = set[tuple[int, int]]
 
 
 class ThreadPruner:
-    """Prunes lines. What the delta channels of the checkpoints that stay need of the others is carried over to them."""
+    """Removes checkpoints of lines. What the delta channels of the others need is carried over to them."""
 
     def __init__(self, engine: Engine, codec: Codec) -> None:
         self._engine = engine
         self._codec = codec
 
     async def keep_latest(self, line: Line) -> None:
-        """Keep the latest checkpoint, and those that have a name or a tag."""
+        """Remove all checkpoints but the latest, and those with a tag or a label."""
 
         async def others(points: Sequence[StepRef]) -> _Places:
             lines = self._engine.lines
@@ -36,11 +36,11 @@ class ThreadPruner:
         await self._engine.rewriter.rewrite(line, _dropping(others))
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
-        """Drop the checkpoints that belong to some runs, of all lines."""
+        """Remove the checkpoints of some runs from all lines."""
         texts = [json.dumps(run_id, ensure_ascii=False)[1:-1] for run_id in run_ids]
 
         def is_candidate(point: StepRef) -> bool:
-            """Whether it may be one of them: what is kept for people to read says so, and is quickly looked at."""
+            """Return whether it may be one of them, by its readable metadata, which are cheap to read."""
             return any(text in point.metadata for text in texts)
 
         async def of_runs(line: Line, points: Sequence[StepRef]) -> _Places:

@@ -1,4 +1,4 @@
-"""A saver for programs of any framework, or none: put, get_tuple, list, by thread id."""
+"""A checkpointer for programs of any framework, or none: put, get_tuple and list by thread id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 
 class CheckpointTuple(NamedTuple):
-    """A checkpoint with its state, and what was written since."""
+    """A checkpoint with its state and pending writes."""
 
     thread_id: str
     id: str
@@ -25,8 +25,8 @@ class CheckpointTuple(NamedTuple):
     pending_writes: list[PendingWrite]
 
 
-class _Saver:
-    """What a saver does. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
+class _Checkpointer:
+    """Operations of a checkpointer. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
     def __init__(self, store: StoreOperations) -> None:
         self.store = store
@@ -42,7 +42,8 @@ class _Saver:
         parent_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Save a thread's state; returns the checkpoint's id. Two checkpoints on one parent make a branch."""
+        """Save the state of a thread and return the id of the checkpoint. A second one on the same parent opens a
+        branch."""
         store = self.store
         saved = await StoreOperations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
@@ -82,7 +83,7 @@ class _Saver:
         return Page(
             [_tuple(each) for each in saved if each is not None],
             page.next,
-            lambda cursor: _Saver.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
+            lambda cursor: _Checkpointer.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
         )
 
     @sync_and_async
@@ -99,15 +100,15 @@ def _is_pair(write: object) -> bool:
     return isinstance(write, tuple | list) and len(write) == 2
 
 
-class Checkpointer(SyncApi, _Saver):
+class Checkpointer(SyncApi, _Checkpointer):
     """Saves and loads checkpoints by thread id, on an open `Store`."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
 
 
-class AsyncCheckpointer(AsyncApi, _Saver):
-    """The same on an `AsyncStore`, awaited."""
+class AsyncCheckpointer(AsyncApi, _Checkpointer):
+    """Saves and loads checkpoints by thread id, on an open `AsyncStore`: operations are awaited."""
 
     def __init__(self, store: AsyncStore) -> None:
         super().__init__(store)

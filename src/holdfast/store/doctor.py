@@ -1,6 +1,6 @@
-"""The doctor: looks at the installation, the settings and the store, and says what to do about what it finds.
+"""The doctor: checks the installation, the settings and the store, and says how to fix the problems it finds.
 
-It makes no store and changes none, and works where a store cannot be opened: then that is what it found.
+It creates no store and changes none. A store that cannot be opened is one of the problems it reports.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["CheckLevel", "CheckResult", "doctor"]
 
 
 def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> list[CheckResult]:
-    """Look at everything, and at the store of a URL, or the one that the settings name.
+    """Check the environment and the store at a URL, or the one in the settings.
 
-    `full` has a large store checked by its own means too, which may take long.
+    With `full`, the integrity check of the backend itself is run on large stores, too, which may take long.
     """
     return list(examine(url, tenant=tenant, full=full))
 
 
 def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[CheckResult]:
-    """The same, each as soon as it is known."""
+    """Iterate over the results of `doctor` as the checks are done."""
     yield from environment.checks()
     try:
         named = resolve(url)
@@ -49,7 +49,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
 
 
 def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
-    """What an open store says. It is closed again."""
+    """Open the store, check it, and close it."""
     try:
         options: dict[str, Any] = {"read_only": True} if backend_for(url).takes_read_only else {}
         store = open_store(url, tenant=tenant, **options)

@@ -1,4 +1,4 @@
-"""Acting as somebody: scoped state as an identity sees it, and nothing else of the store."""
+"""The view of a store that an identity has: scoped state and agents, as far as it has rights to them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
 from holdfast.state.api import ScopedOperations
 from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.time_parsing import Duration, parse_seconds
 
 
-def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> GuardMode:
-    """How somebody is to act, as a caller says it."""
+def guard_mode(
+    mode: Mode, policy: Policy | str | None, children: str | None, window: Duration, *, waits: bool
+) -> GuardMode:
+    """Return the mode of a guard from the arguments of `as_identity`."""
     if mode not in MODES:
         raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
         raise InvalidError(f"children is 'read' or None, not {children!r}")
-    if type(window) not in (int, float) or not 0 <= window <= 3600:
-        raise InvalidError(f"the window of reads is a number of seconds from 0 to 3600, not {window!r}")
+    seconds = parse_seconds(window, "read_window")
+    if seconds > 3600:
+        raise InvalidError(f"the read_window is at most an hour, not {window!r}")
     if (mode == "custom") is (policy is None):
         raise InvalidError(
             "a policy is given with the mode custom, and with no other", hint="Give a Policy, or a role's name"
@@ -35,13 +39,13 @@ def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window
         raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
-    return GuardMode(mode, given, role, children == "read", float(window), waits)
+    return GuardMode(mode, given, role, children == "read", seconds, waits)
 
 
 class IdentityOperations(ScopedOperations):
-    """What an identity can do. `IdentityView` and `AsyncIdentityView` have these as methods.
+    """Operations of an identity. `IdentityView` and `AsyncIdentityView` have these as methods.
 
-    Every operation is checked, each time: what is denied raises `DeniedError`, and is noted in the audit before that.
+    Every operation is checked each time. One that is denied is recorded in the audit, and raises `DeniedError`.
     """
 
     agents = AGENTS
@@ -53,12 +57,12 @@ class IdentityOperations(ScopedOperations):
 
     @property
     def identity(self) -> Identity:
-        """Who acts."""
+        """The identity."""
         return self._guard.identity
 
     @property
     def mode(self) -> Mode:
-        """How: `strict`, `read-only` or `custom`."""
+        """The mode: `strict`, `read-only` or `custom`."""
         return self._guard.how.mode
 
     def __repr__(self) -> str:
@@ -76,11 +80,11 @@ class IdentityOperations(ScopedOperations):
         until: Until = None,
         **parts: Unpack[ScopeParts],
     ) -> Grant:
-        """Let another identity, or a group, read or write a scope of one's own, or both; without a scope, the one that
-        has the identity's path.
+        """Grant another identity, or a group, the right to read or write a scope that this identity owns, or both.
 
-        What was granted to oneself cannot be passed on. `keys`, `below` and `until` are as in `store.access.grant`;
-        below a scope, only what is one's own is granted.
+        Without a scope, it is the one with the identity's own path. Rights that were granted to this identity cannot be
+        passed on. `keys`, `below` and `until` are those of `store.access.grant`; `below` covers only scopes that this
+        identity owns.
         """
         mine = self.identity.scope if scope is None and not parts else named(self._handle, scope, parts)
         await self._check_own("grant", mine)
@@ -89,8 +93,7 @@ class IdentityOperations(ScopedOperations):
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
-        """Take a grant of a scope of one's own back, whoever gave it. To whoever does not own the scope there is no
-        such grant: `NotFoundError`."""
+        """Revoke a grant of a scope that this identity owns, whoever gave it. `NotFoundError` for any other grant."""
         await self._check_own("revoke", self.identity.scope)
         id = grant_id(grant)
         mine = [each for each in await self._of_own(dead=True) if each.id == id]
@@ -100,13 +103,13 @@ class IdentityOperations(ScopedOperations):
 
     @sync_and_async
     async def grants(self, *, dead: bool = False) -> list[Grant]:
-        """Who was granted what of one's own scopes; with `dead`, also what was revoked or has expired in the last
+        """List the grants of scopes that this identity owns; with `dead`, also those revoked or expired in the last
         weeks."""
         return [shown(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
     @sync_and_async
     async def granted(self, *, dead: bool = False) -> list[Grant]:
-        """What one was granted oneself, not counting what groups were."""
+        """List the grants that this identity was given itself, without those of its groups."""
         found = await self._access.grants(str(self.identity), dead=dead)
         return [shown(each, self._handle.now()) for each in found]
 
@@ -115,7 +118,7 @@ class IdentityOperations(ScopedOperations):
         return [each for each in found if self.identity.owns(Scope.parse(each.scope))]
 
     async def _check_own(self, action: str, scope: Scope) -> None:
-        """Only who owns a scope grants it, and only in a mode that is not narrower than owning is."""
+        """Deny it unless the identity owns the scope and acts in the mode strict."""
         if self.mode != "strict":
             raise await self._guard.refused(action, scope, (), _NARROW)
         if not self.identity.owns(scope):
@@ -127,7 +130,7 @@ class IdentityView(SyncApi, IdentityOperations):
 
 
 class AsyncIdentityView(AsyncApi, IdentityOperations):
-    """The same for asyncio: operations are awaited."""
+    """A store as an identity sees it, for asyncio: operations are awaited. See `AsyncStore.as_identity`."""
 
 
 _NARROW = DenialReason("rights are given and taken in the mode strict only", "Act in that mode")

@@ -1,4 +1,4 @@
-"""States of which only what is touched is fetched."""
+"""Lazy states: each part is loaded when it is accessed."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from holdfast.engine.state_reader import AbsentPath, StateReader
 
 
 class _Parts:
-    """What can be read of a state. Values are fresh objects each time."""
+    """Reads parts of a state. Each read returns new objects."""
 
     def __init__(self, partial: StateReader) -> None:
         self._partial = partial
 
     @sync_and_async
     async def names(self) -> list[str]:
-        """The channels, in order."""
+        """Return the names of the channels, in order."""
         return await self._partial.names()
 
     @sync_and_async
     async def value(self, name: str, *keys: Any) -> Any:
-        """A channel, or what lies below it under keys of dicts. Raises `NotFoundError`."""
+        """Return the value of a channel, or of a path below it. Raises `NotFoundError`."""
         return await self._partial.value((name, *keys))
 
     @sync_and_async
     async def has(self, name: str, *keys: Any) -> bool:
-        """Whether there is such a channel, or anything below it under these keys."""
+        """Return whether there is a channel, or a value at a path below it."""
         return await self._partial.has((name, *keys))
 
     @sync_and_async
     async def length(self, name: str, *keys: Any) -> int:
-        """How many items a list has, without fetching them."""
+        """Return the length of a list, without loading it."""
         return await self._partial.length((name, *keys))
 
     @sync_and_async
     async def slice(self, name: str, *keys: Any, start: int | None = None, stop: int | None = None) -> list[Any]:
-        """A run of a list's items, as `list[start:stop]` would give it. Fetches only what they lie in."""
+        """Return items of a list, as `list[start:stop]` does. Loads only the nodes that contain them."""
         return await self._partial.slice((name, *keys), start, stop)
 
 
 class LazyState(SyncApi, _Parts, Mapping[str, Any]):
-    """A state as a mapping of channels, each fetched when it is asked for."""
+    """A state as a mapping of channels, each loaded when it is accessed."""
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -61,4 +61,4 @@ class LazyState(SyncApi, _Parts, Mapping[str, Any]):
 
 
 class AsyncLazyState(AsyncApi, _Parts):
-    """The same for asyncio: everything is awaited, and so it is no mapping."""
+    """A lazy state for asyncio. Its methods are awaited; it is not a mapping."""

@@ -11,10 +11,12 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.engine.text_index.indexer import IndexReport, Progress
+    from holdfast.engine.text_index.indexer import IndexReport
+    from holdfast.engine.types import Progress
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
@@ -46,14 +48,14 @@ class MaintenanceOperations:
     ) -> PruneReport:
         """Remove old checkpoints: of some threads by name, of those that a `prefix` or a query names, or of all.
 
-        What stays is said by a `Retention`, or by its fields: `prune(keep_last=100, keep_daily=30)`. A checkpoint stays
-        if any of them keeps it; it reads as before, with the same hash. Pins and holds are respected. The namespaces of
-        a LangGraph thread are pruned with it.
+        A `Retention`, or its fields, says what to keep: `prune(keep_last=100, keep_daily=30)`. A checkpoint that any
+        rule keeps reads as before, with the same hash. Pins and holds are respected. The namespaces of a LangGraph
+        thread are pruned with it.
 
-        With `dry_run` nothing is changed, and the report says what would be. Writers go on meanwhile. A thread that is
-        held, or that another process is rewriting, is left as it is and reported, unless it is the only one named.
-        `progress` is called after each thread. With `each`, that is told of every thread and what becomes of its
-        checkpoints, and the report has figures only: for stores with more checkpoints than fit into memory.
+        With `dry_run` nothing changes, and the report says what would. Writers can continue meanwhile. A thread that is
+        on hold, or that another process is rewriting, is skipped and reported; if it is the only one named, that
+        raises. `progress` is called after each thread. `each` is called with the report of every thread, and the
+        returned report then has totals only: for stores with more checkpoints than fit into memory.
         """
         from holdfast.maintenance import pruner, retention
 
@@ -65,12 +67,12 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def sweep_orphans(
-        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
+        self, *, dry_run: bool = False, grace: Duration = "1d", progress: Progress | None = None
     ) -> OrphanReport:
-        """Remove rows that belong to nothing, such as a process leaves that died in the middle of a copy.
+        """Remove rows that belong to nothing, for example those of a process that was killed during a copy.
 
-        What may still be wanted by something under way goes only when it has been there for the time of `grace`. With
-        `dry_run` it is only told what there is.
+        Rows that an operation under way may still need are removed only if they are older than `grace`. With `dry_run`
+        they are only reported.
         """
         from holdfast.maintenance import orphans
 
@@ -90,13 +92,13 @@ class MaintenanceOperations:
         limit: int | None = None,
         each: Callable[[Finding], None] | None = None,
     ) -> VerifyReport:
-        """See whether a thread, or all of this tenant's and the store itself, are as they were written.
+        """Check that a thread, or all threads of this tenant and the store itself, are as they were written.
 
-        `level` says how deep to look: `structure` (everything is where it should be), `hashes` (every hash recomputed,
-        everything there that a state needs) or `decode` (every state put together, every value decoded). Against
-        `heads` that were exported before, even a lost end is found. What is found is in the report; nothing is raised
-        and nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
-        verification is done in parts: `report.next` says where to go on. `each` is told of findings as they are made.
+        `level` is `structure` (all rows are consistent), `hashes` (every hash is recomputed, and everything that a
+        state needs exists) or `decode` (every state is loaded and every value decoded). With `heads` that were exported
+        earlier, checkpoints missing at the end of a thread are found, too. Findings are in the report: nothing is
+        raised, and nothing changed. Writers can continue meanwhile. A long verification can be done in parts: `after` a
+        thread by name, for a `limit` of threads, then again after `report.next`. `each` is called with every finding.
         """
         from holdfast.maintenance.verify import verifier
 
@@ -115,7 +117,8 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def heads(self, thread: str | None = None) -> StoreHeads:
-        """Where every thread ends: keep it elsewhere (`heads.save(path)`), and give it to `verify` later."""
+        """Export the last hash of every thread, to store elsewhere (`heads.save(path)`) and to pass to `verify`
+        later."""
         from holdfast.maintenance.verify.heads import export_heads
 
         threads = None if thread is None else [self._line(thread).name]
@@ -131,12 +134,12 @@ class MaintenanceOperations:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RepairReport:
-        """Mend what is damaged, from other stores with the same history: mirrors, copies or backups, by themselves or
-        by URL. Whatever is taken from them is checked by its hash.
+        """Repair damage from other stores with the same history: mirrors, copies or backups, open or by URL.
 
-        What no source has is salvaged: every checkpoint that still reads is kept, and the rest goes to `quarantine`. A
-        damaged SQLite file is replaced by a new one with all that can be read, and kept beside it. With `dry_run`
-        nothing is changed, and the same is told. Interrupted, it is begun again.
+        Everything that is copied from them is checked by its hash. If no source has what is damaged, every checkpoint
+        that is still readable is kept, and the rest moved to `quarantine`. A damaged SQLite file is replaced by a new
+        one with everything that can be read, and kept beside it. With `dry_run` nothing changes, and the report is the
+        same. A repair that was interrupted can be started again.
         """
         from holdfast.maintenance.repair import repairer
 
@@ -155,7 +158,7 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def quarantine(self, thread: str | None = None) -> list[QuarantinedRow]:
-        """What repairs took out of threads because it was damaged, as it was found."""
+        """List the damaged rows that repairs removed from threads, as they were found."""
         from holdfast.maintenance.repair.quarantine import quarantined
 
         threads = None if thread is None else [self._line(thread).name]
@@ -178,28 +181,28 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def build_index(self, *, progress: Progress | None = None) -> IndexReport:
-        """Make an index of the words in this tenant's threads, and keep it from then on, whoever writes.
+        """Build an index of the words in this tenant's threads. All writers update it from then on.
 
-        Only what is missing is made: begun again it goes on where it ended. Writers go on meanwhile. Raises
-        `UnsupportedError` where the store can keep none.
+        If it is interrupted and started again, it resumes where it ended. Writers can continue meanwhile. Raises
+        `UnsupportedError` if the backend has no index.
         """
         return await self._handle.engine.indexer.build(self._handle.tenant, progress)
 
     @sync_and_async
     async def drop_index(self) -> bool:
-        """Keep no index of words any more, and remove it. False if there was none."""
+        """Remove the index of words. Returns False if there was none."""
         return await self._handle.engine.indexer.drop(self._handle.tenant)
 
     @sync_and_async
     async def project(
         self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
     ) -> int:
-        """Make the readable rows of this tenant's threads, where they do not tell of every checkpoint.
+        """Write the readable rows of this tenant's threads where they are missing.
 
-        For a store that had none so far, or was written to by programs that make none. Writers go on meanwhile. Begun
-        again it goes on where it ended, by itself, or `after` a thread by name. With `again` all rows are made anew.
-        `progress` is called with the name of each thread that was looked at, and how many that makes. Returns the
-        number of threads whose rows were made.
+        For a store that had none so far, or that programs without projection wrote to. Writers can continue meanwhile.
+        If it is interrupted and started again, it resumes where it ended, or `after` a thread by name. With `again`,
+        all rows are rebuilt. `progress` is called with the name of each thread and the number of threads so far.
+        Returns the number of threads whose rows were written.
         """
         check_name(after, "name of a thread")
         return await self._handle.engine.projector.build_all(self._handle.tenant, after, again, progress)

@@ -29,17 +29,16 @@ def open(  # noqa: A001 - reads as holdfast.open
     project: bool | None = None,
     **options: Any,
 ) -> Store:
-    """Open a store by its URL or its path, and make it if it is not there: `open("agents.db")`.
+    """Open a store by its URL or path, and create it if it does not exist: `open("agents.db")`.
 
-    A path is that of a SQLite file; one that ends in `/`, of a directory of files. `stores.main` stands for the URL of
-    that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_STORE`, or else `stores.default` of that
-    file.
+    A path is that of a SQLite file, or of a directory of files if it ends in `/`. `stores.main` is the URL of that name
+    in `holdfast.toml`. Without a URL, the one in `$HOLDFAST_STORE` is used, or else `stores.default` of that file.
 
-    `tenant` keeps what different customers save apart: a store opened for one sees nothing of another's. `cache_bytes`
-    bounds the memory for what was read and saved last. `project` says whether readable rows are written beside the log;
-    without it, they are where the backend has them by default. Further options are the backend's own.
+    `tenant` separates customers: a store that is opened for one sees nothing of another's. `cache_bytes` limits the
+    memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
+    decides. Further options are those of the backend.
     """
-    return run(_opened(Store, url, tenant, cache_bytes, codec, project, options))
+    return run(_open(Store, url, tenant, cache_bytes, codec, project, options))
 
 
 def aopen(
@@ -51,12 +50,12 @@ def aopen(
     project: bool | None = None,
     **options: Any,
 ) -> _Opening:
-    """The same for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`."""
-    return _Opening(_opened(AsyncStore, url, tenant, cache_bytes, codec, project, options))
+    """Open a store for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`. See `open`."""
+    return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, options))
 
 
 class _Opening:
-    """An `AsyncStore` to be: awaited, or entered with `async with`."""
+    """Opens an `AsyncStore` when it is awaited, or entered with `async with`."""
 
     def __init__(self, opening: Coroutine[Any, Any, AsyncStore]) -> None:
         self._opening = opening
@@ -81,7 +80,7 @@ class _Opening:
             await self._store.close()
 
 
-async def _opened(
+async def _open(
     cls: type[S],
     name: Any,
     tenant: str,

@@ -31,14 +31,15 @@ from holdfast.store.thread import (
     ThreadOperations,
     check_schema,
 )
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, Tell
-    from holdfast.engine.text_index.indexer import Progress
+    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
-    from holdfast.maintenance.archive.format import Place
+    from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -72,7 +73,7 @@ class StoreOperations(ScopedOperations):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do beyond the least, and how far it goes."""
+        """The capabilities of the backend."""
         return self._engine.context.backend.capabilities
 
     # Threads --------------------------------------------------------------------------------------------------
@@ -158,13 +159,12 @@ class StoreOperations(ScopedOperations):
     async def search(
         self, query: str, *, limit: int = 20, after: str | None = None, progress: Progress | None = None
     ) -> SearchPage:
-        """A page of the checkpoints that match a query, such as `refund label:release time>2h`; the guide "Search" has
-        the whole syntax.
+        """Search for checkpoints that match a query, such as `refund label:release time>2h`: a page of them.
 
-        A text matches the checkpoint that brought it, and the match shows where. `after` is the `next` of the page
-        before. Where the store keeps an index of words (see `index`), text is found at once; otherwise every checkpoint
-        is looked at, from the latest on, until there are `limit` matches, and `progress` is told how far that is.
-        A query that cannot be read raises `InvalidError`, which shows the place.
+        The guide "Search" has the syntax. A text matches the checkpoint that added it, and the match shows where. With
+        an index of words (see `maintenance.build_index`) text is found at once; otherwise every checkpoint is read,
+        from the latest on, until there are `limit` matches, and `progress` is called meanwhile. A query with a syntax
+        error raises `InvalidError`, which shows the position.
         """
         from holdfast.history.search import search
 
@@ -172,7 +172,7 @@ class StoreOperations(ScopedOperations):
         return await search(self._engine, self._handle.tenant, query, limit=count, after=after, progress=progress)
 
     def transaction(self) -> Transaction:
-        """Several keys changed and checkpoints saved, all or none, when the block ends without an error.
+        """Change several keys and save several checkpoints, all or none, when the block ends without an error.
 
         ::
 
@@ -181,8 +181,8 @@ class StoreOperations(ScopedOperations):
                 together.update("worker", {"task": plan[0]})
                 together.state(agent="worker")["busy"] = True
 
-        What is read in it (`together.state(…)["budget"]`) must still be so when it ends: else it raises
-        `ConflictError`, and nothing is changed. `transact` then begins anew by itself.
+        If a key that was read in it (`together.state(…)["budget"]`) has changed when it ends, it raises
+        `ConflictError`, and nothing is changed. `transact` retries automatically.
         """
         from holdfast.store.transaction import Transaction
 
@@ -193,7 +193,7 @@ class StoreOperations(ScopedOperations):
     agents = AGENTS
 
     def _access(self) -> StoreAccess:
-        """The rights of identities, given and taken. See `holdfast.state.access_api`."""
+        """Rights of identities: grants, roles, groups."""
         from holdfast.state.access_api import StoreAccess
 
         return StoreAccess(self._handle, self._recorder())
@@ -206,7 +206,7 @@ class StoreOperations(ScopedOperations):
     access = sync_or_async_property(_access, _async_access)
 
     def _hooks(self) -> Hooks:
-        """Functions that are called before and after changes. See `holdfast.hooks.api`."""
+        """Functions that are called before and after changes."""
         from holdfast.hooks.api import Hooks
 
         return Hooks(self._handle.engine, self._handle.tenant)
@@ -226,23 +226,23 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> IdentityView:
-        """The store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
+        """Return the store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
 
-        It has scoped state, and nothing else of the store. In the mode `strict` an identity has the scope of its own
-        path, and those below it whose further parts are steps, tools, hooks or custom; what was granted to it, to its
-        groups and by its roles; and it reads its children's scopes, where `store.access.allow_children` allows it and
-        `children` is not None. `read-only` is the same without any change. In `custom` a policy decides on everything:
-        a `Policy`, or the name of a role, as the store has it at the time.
+        The view has scoped state and agents, and nothing else of the store. In the mode `strict`, an identity has
+        access to the scope of its own path; to those below it whose further parts are steps, tools, hooks or custom; to
+        what was granted to it, its groups and its roles; and it can read its children's scopes if
+        `store.access.allow_children` allows that and `children` is not None. `read-only` is the same without changes.
+        In `custom`, a policy decides on everything: a `Policy`, or the name of a role as it is stored at the time.
 
-        Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
-        `read_window` seconds at the latest; with 0, before it is handed out.
+        Everything the identity does is in the audit: changes and denials at once, reads after `read_window` seconds at
+        the latest; with 0, before the value is returned.
         """
-        from holdfast.store.identity_view import IdentityView, how_of
+        from holdfast.store.identity_view import IdentityView, guard_mode
 
-        how = how_of(mode, policy, children, read_window, waits=True)
+        how = guard_mode(mode, policy, children, read_window, waits=True)
         return IdentityView(self._handle, self._guard_of(identity, parts, how))
 
     def _async_as_identity(
@@ -253,18 +253,18 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> AsyncIdentityView:
-        from holdfast.store.identity_view import AsyncIdentityView, how_of
+        from holdfast.store.identity_view import AsyncIdentityView, guard_mode
 
-        how = how_of(mode, policy, children, read_window, waits=False)
+        how = guard_mode(mode, policy, children, read_window, waits=False)
         return AsyncIdentityView(self._handle, self._guard_of(identity, parts, how))
 
     as_identity = sync_or_async(_as_identity, _async_as_identity)
 
     def _audit(self) -> Audit:
-        """The audit: what was done and tried. See `holdfast.store.audit`."""
+        """The audit: all changes, grants, reads of identities, and denials."""
         from holdfast.store.audit import Audit
 
         return Audit(self._handle, self._recorder())
@@ -279,7 +279,7 @@ class StoreOperations(ScopedOperations):
     # The whole store ------------------------------------------------------------------------------------------
 
     def _maintenance(self) -> Maintenance:
-        """Pruning, verification, repair and the rest. See `holdfast.store.maintenance`."""
+        """Maintenance: pruning, verification, repair, indexes."""
         from holdfast.store.maintenance import Maintenance
 
         return Maintenance(self._handle)
@@ -292,7 +292,7 @@ class StoreOperations(ScopedOperations):
     maintenance = sync_or_async_property(_maintenance, _async_maintenance)
 
     def _jobs(self) -> Jobs:
-        """Scheduled jobs. See `holdfast.jobs`."""
+        """Scheduled jobs."""
         from holdfast.maintenance.jobs.api import Jobs
 
         return Jobs(self)
@@ -312,17 +312,17 @@ class StoreOperations(ScopedOperations):
         *,
         tenants: str = "own",
         threads: Iterable[str] | None = None,
-        progress: Tell | None = None,
+        progress: OnCopyProgress | None = None,
         **options: Any,
     ) -> CopyReport:
-        """Copy all threads of this tenant to another store, given by itself or by its URL; or only some `threads`, with
-        their namespaces; with `tenants="all"`, those of all tenants.
+        """Copy all threads of this tenant to another store, open or by URL.
 
-        Threads are copied as they are, with branches, names, tags and pending writes, under the same hashes. What is
-        there already is skipped: a copy that was interrupted goes on when it is begun again. Writers may go on here
-        meanwhile; the report names threads that kept changing. At the end all rows are compared, and the hashes in the
-        other store recomputed. A thread that has another history there raises `ConflictError`, and is not changed.
-        `progress` is called after each thread. `options` are for opening the other store by its URL.
+        Or only some `threads`, with their namespaces; or, with `tenants="all"`, those of all tenants. Threads are
+        copied unchanged, with branches, tags, labels and pending writes, under the same hashes. What the other store
+        has already is skipped, so a copy that was interrupted can be started again. Writers can continue meanwhile; the
+        report names threads that kept changing. At the end all rows are compared, and the hashes in the other store
+        recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
+        is called after each thread. `options` are for opening the other store by its URL.
         """
         if tenants not in ("own", "all"):
             raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
@@ -348,19 +348,18 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def export(
         self,
-        place: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
         progress: Progress | None = None,
     ) -> ExportReport:
-        """Write all threads to one file, or only some, with their namespaces: `import_` brings them back, here or in
-        another store, under the same hashes.
+        """Write all threads, or some, with their namespaces, to one file that `import_` reads.
 
-        `place` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. At a path there is the
-        whole file in the end, or what was there before. Each thread is verified as it is written. With `format="json"`
-        the file has the state of every checkpoint instead, one JSON document to a line, for other tools: that cannot
-        be imported. `progress(done, total, thread)` is called after each thread.
+        `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
+        when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
+        of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
+        `progress(done, total, thread)` is called after each thread.
         """
         from holdfast.maintenance.archive import export
 
@@ -369,41 +368,41 @@ class StoreOperations(ScopedOperations):
             return await export.export_states(
                 self._engine,
                 lines,
-                place,
+                file,
                 lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
                 progress,
             )
         if format != "holdfast":
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
-        return await export.export_threads(self._engine, lines, place, progress)
+        return await export.export_threads(self._engine, lines, file, progress)
 
     @sync_and_async
     async def import_(
         self,
-        place: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         as_thread: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Bring threads back from a file that `export` wrote: all in it, or some; one of them perhaps under another
-        name, `as_thread`. Ids and hashes stay what they are; threads become this store's tenant's.
+        """Import threads from a file that `export` wrote: all of them, or some, with the same ids and hashes.
 
-        Nothing is written before the checksum of the file and every hash in it were seen to be right. What is there
-        already is left as it is. A thread that is there with another history raises `ConflictError`, and then nothing
-        is written at all. With `dry_run` it is only seen what would be brought.
+        A single thread can be imported under another name, `as_thread`. Threads become those of this store's tenant.
+        Nothing is written before the checksum of the file and every hash in it are verified. What exists already is not
+        changed; a thread that exists with a different history raises `ConflictError`, and then nothing is written at
+        all. With `dry_run` nothing is written.
         """
         from holdfast.maintenance.archive import import_
 
         named = None if threads is None else list(validation.require_names(threads, "threads"))
         name = None if as_thread is None else self._thread(as_thread)._own_line().name
-        want = import_.wanted(self._handle.tenant, named, name)
-        return await import_.import_threads(self._engine, place, want, dry_run, progress)
+        selection = import_.select_threads(self._handle.tenant, named, name)
+        return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
     async def stats(self) -> StoreStats:
-        """The store in figures: its size, this tenant's threads, and what the cache holds."""
+        """Return statistics: the size of the store, the number of this tenant's threads, and the use of the cache."""
         cache, backend = self._engine.context.cache, self._engine.context.backend
         lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
         threads = sum(is_thread(line.name) for line in lines)
@@ -411,17 +410,19 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
-        """How the store is doing, by name: what waits to be copied, what was healed, which hooks are off.
+        """Return the status of the store by name: copies that are pending, repairs, hooks that are off.
 
-        Which names there are depends on what the store is made of; a plain one may have none.
+        Which names there are depends on the backend; a plain one may have none.
         """
         status = await self._engine.context.backend.status()
         return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
     @sync_and_async
     async def close(self) -> None:
-        """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
-        nothing. Agents that are saved by themselves are, if they have something unsaved."""
+        """Close the store. Closing again does nothing.
+
+        Waits for saves under way, and some seconds for after-hooks. Agents with autosave save what is unsaved.
+        """
         for worker in self._engine.workers:
             await worker.close()
         if self._engine.hooks is not None:
@@ -457,7 +458,7 @@ class StoreOperations(ScopedOperations):
         return self._opened_recorder
 
     async def _flush_audit(self) -> None:
-        """Write what was collected of what identities read."""
+        """Write the collected reads of identities to the audit."""
         if self._opened_recorder is not None:
             await self._opened_recorder.flush()
 
@@ -480,7 +481,7 @@ class Store(SyncApi, StoreOperations):
     @overload
     def thread(self, name: str, schema: type[S]) -> Thread[S]: ...
     def thread(self, name: str, schema: type[Any] | None = None) -> Thread[Any]:
-        """The handle of a thread. With a `TypedDict` as its schema, type checkers know its states."""
+        """Return the handle of a thread. With a `TypedDict` as its schema, type checkers know its states."""
         check_schema(schema)
         return Thread(self._handle, name)
 
@@ -499,7 +500,7 @@ class AsyncStore(AsyncApi, StoreOperations):
     @overload
     def thread(self, name: str, schema: type[S]) -> AsyncThread[S]: ...
     def thread(self, name: str, schema: type[Any] | None = None) -> AsyncThread[Any]:
-        """The handle of a thread. With a `TypedDict` as its schema, type checkers know its states."""
+        """Return the handle of a thread. With a `TypedDict` as its schema, type checkers know its states."""
         check_schema(schema)
         return AsyncThread(self._handle, name)
 

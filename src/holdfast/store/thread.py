@@ -58,8 +58,8 @@ class ThreadOperations(Generic[S]):
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
         The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
-        another writer followed the same parent first, `on_conflict` says what happens: `"overwrite"`, the default
-        without a parent, saves on top of what is then the latest; `"branch"`, the default with one, opens a branch;
+        another writer saved after the same parent first, `on_conflict` decides: `"overwrite"`, the default without a
+        parent, saves after the new latest checkpoint; `"branch"`, the default with one, opens a branch;
         `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
         both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
         `"raise"` raises `ConflictError`, and nothing is saved.
@@ -103,7 +103,7 @@ class ThreadOperations(Generic[S]):
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
         fields = append_fields(self._handle, line, branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
-        fields |= langgraph_compat.about(engine, line, {"restored": point.id}, unheld)
+        fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
@@ -212,13 +212,13 @@ class ThreadOperations(Generic[S]):
         engine = self._engine
         if other is None and state is None:
             return await comparison.compare_revisions(engine, self._line, a, b, large=large)
-        old = await comparison.spot(engine, self._line, "HEAD" if a is None else a)
+        old = await comparison.find_point(engine, self._line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
-        return await comparison.compare(engine, old, await comparison.spot(engine, line, b), large=large)
+        return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
 
     @sync_and_async
     async def blame(
@@ -277,7 +277,7 @@ class ThreadOperations(Generic[S]):
         from holdfast.history import branches
 
         line = self._own_line()
-        branches.checked_name(branch, line)
+        branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
             made = await self._lines.fork(line, point, branch)
@@ -353,7 +353,7 @@ class ThreadOperations(Generic[S]):
         the same differently, `resolve` is asked: a function that takes a `MergeConflict` and returns the value,
         `MISSING` or `UNRESOLVED`, or rules by path, as in `{"messages": "union"}`. The rest is resolved by `strategy`:
         `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left then raises
-        `ConflictError` with all `clashes`, and nothing is saved.
+        `ConflictError` with all `conflicts`, and nothing is saved.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names must be the last.
         """
@@ -467,7 +467,7 @@ class ThreadOperations(Generic[S]):
         return self._handle.engine.lines
 
     def _own_line(self) -> Line:
-        """The line, if it may be saved to: the state of scopes is changed in other ways."""
+        """Return the line if threads may be saved to it; the lines of scopes and agents are not threads."""
         check_thread(self._line.name)
         return self._line
 

@@ -1,4 +1,4 @@
-"""A transaction: keys changed and checkpoints saved together, all or none."""
+"""A transaction that changes keys and saves checkpoints together, all or none."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class Transaction(StateTransaction):
-    """Keys to be changed and checkpoints to be saved together. See `Store.transaction`."""
+    """Changes keys and saves checkpoints together when it ends. See `Store.transaction`."""
 
     def __init__(self, handle: StoreHandle, owner: object) -> None:
         super().__init__(handle, owner)
         self._handle = handle
         self._requests: list[AppendRequest] = []
         self.checkpoints: list[Checkpoint] = []
-        """What was saved, in the order in which it was asked for; empty until then."""
+        """The saved checkpoints, in the order of the calls; empty until the transaction ends."""
 
     def put(
         self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **fields: Unpack[CheckpointFields]
     ) -> None:
-        """Save the state of a thread, as `Thread.put` does. It is packed now: later changes of it are not seen."""
+        """Save the state of a thread, as `Thread.put` does. The state is packed now: later changes of the object are
+        not saved."""
         self._check_open()
         handle = ThreadOperations[Any](self._handle, thread)
         self._requests.append(

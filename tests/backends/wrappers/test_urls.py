@@ -13,7 +13,8 @@ from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for, schemes
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, age, compose, shown
+from holdfast.backends.urls import seconds
+from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, compose, shown
 from holdfast.errors import ConfigError
 
 PLAIN = {"store": "memory://", "local": "memory://", "remote": "memory://", "hot": "memory://", "cold": "memory://"}
@@ -103,10 +104,10 @@ def test_a_part_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (7, 7)]
+    ("text", "number"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (7, 7)]
 )
-def test_spans_of_time(text: object, seconds: float) -> None:
-    assert age("tiers:", "after", text) == seconds
+def test_durations(text: object, number: float) -> None:
+    assert seconds("tiers:", "after", text) == number
 
 
 # holdfast.toml

@@ -40,15 +40,15 @@ def test_what_only_one_side_changed_is_taken(fork: tuple[State, State, State]) -
     base, one, _ = map(pack, fork)
     for result in (merge(base, one, base), merge(base, base, one), merge(base, one, one)):
         assert flatten(result.state) == flatten(one)
-        assert not result.clashes
+        assert not result.conflicts
 
 
 @given(forks)
 def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
     base, one, other = map(pack, fork)
     there, back = merge(base, one, other), merge(base, other, one)
-    assert {clash.path[:1] for clash in there.clashes} == {clash.path[:1] for clash in back.clashes}
-    if not there.clashes:
+    assert {clash.path[:1] for clash in there.conflicts} == {clash.path[:1] for clash in back.conflicts}
+    if not there.conflicts:
         # The same entries; only the order in which both sides added keys may differ.
         assert there.state.keys() == back.state.keys()
 
@@ -56,7 +56,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
 @given(forks)
 def test_resolvers_settle_everything(fork: tuple[State, State, State]) -> None:
     base, one, other = map(pack, fork)
-    assert merge(base, one, other, ours).clashes == merge(base, one, other, theirs).clashes == ()
+    assert merge(base, one, other, ours).conflicts == merge(base, one, other, theirs).conflicts == ()
     assert flatten(merge(base, one, other, ours).state) == flatten(merge(base, one, other).state)
 
 
@@ -73,7 +73,7 @@ def test_changes_of_different_channels_are_both_applied(base: State, data: st.Da
     other = {**base, second: ["changed by them"], "theirs": 1}
     packed = pack(base)
     result = merge(packed, pack(one), pack(other))
-    assert not result.clashes
+    assert not result.conflicts
     both = apply_map(diff_maps(packed, pack(other)), apply_map(diff_maps(packed, pack(one)), packed))
     assert flatten(result.state) == flatten(both)
 
@@ -85,7 +85,7 @@ def test_edits_in_different_places_of_a_list() -> None:
     our, their = ["new", *LIST], [*LIST[:5], *LIST[6:], "end"]
     result = merged({"l": LIST}, {"l": our}, {"l": their})
     assert state_of(result) == {"l": ["new", *LIST[:5], *LIST[6:], "end"]}
-    assert not result.clashes
+    assert not result.conflicts
 
 
 def test_a_list_that_was_reordered_by_one_side() -> None:
@@ -98,7 +98,7 @@ def test_both_append() -> None:
     base, our, their = {"l": LIST}, {"l": [*LIST, "ours"]}, {"l": [*LIST, "theirs", "more"]}
     result = merged(base, our, their)
     assert state_of(result) == our
-    (clash,) = result.clashes
+    (clash,) = result.conflicts
     assert path_of(clash) == ["l", slice(10, 11)]
     assert (clash.base, clash.ours) == ([], [codec.pack("ours")])
     assert state_of(merged(base, our, their, theirs)) == their
@@ -113,10 +113,10 @@ def test_dicts_nest() -> None:
     their = {"d": {"a": {"x": 1, "y": 6}, "b": 2, "gone": 1, "new": 3}}
     result = merged(base, our, their)
     assert state_of(result) == {"d": {"a": {"x": 5, "y": 6}, "b": 2, "new": 3}}
-    assert not result.clashes
+    assert not result.conflicts
     both_new = merged({}, {"d": {"a": 1}}, {"d": {"b": 2}})
     assert state_of(both_new) == {"d": {"a": 1, "b": 2}}
-    assert not both_new.clashes
+    assert not both_new.conflicts
 
 
 CLASHES: list[tuple[Any, ...]] = [
@@ -135,23 +135,23 @@ def test_clashes(subtests: pytest.Subtests) -> None:
     for base, our, their, path in CLASHES:
         with case(subtests, base, our, their, path):
             result = merged(base, our, their)
-            assert [path_of(clash) for clash in result.clashes] == [path]
+            assert [path_of(clash) for clash in result.conflicts] == [path]
             assert state_of(result) == our
             assert state_of(merged(base, our, their, theirs)) == their
-            assert merged(base, our, their, union).clashes
+            assert merged(base, our, their, union).conflicts
 
 
 def test_texts_by_line() -> None:
     base = {"t": "one\ntwo\nthree\n"}
     result = merged(base, {"t": "1\ntwo\nthree\n"}, {"t": "one\ntwo\nthree\nfour\n"})
     assert state_of(result) == {"t": "1\ntwo\nthree\nfour\n"}
-    assert not result.clashes
+    assert not result.conflicts
 
 
 def test_lists_without_a_common_base() -> None:
     result = merged({"l": 1}, {"l": [1]}, {"l": [1, 2]})
     assert state_of(result) == {"l": [1]}
-    assert isinstance(result.clashes[0], PackedConflict)
+    assert isinstance(result.conflicts[0], PackedConflict)
 
 
 TASKS = [{"task": f"task {i}", "state": "open", "by": ""} for i in range(3)]
@@ -164,7 +164,7 @@ def tasks(place: int, **changes: str) -> State:
 def test_dicts_in_lists_are_merged_key_by_key() -> None:
     result = merged({"l": TASKS}, tasks(1, state="done"), tasks(1, by="ada"))
     assert state_of(result) == tasks(1, state="done", by="ada")
-    assert not result.clashes
+    assert not result.conflicts
     neighbours = merged({"l": TASKS}, tasks(1, state="done"), tasks(2, by="ada"))
     assert state_of(neighbours)["l"] == [TASKS[0], tasks(1, state="done")["l"][1], tasks(2, by="ada")["l"][2]]
 
@@ -172,13 +172,13 @@ def test_dicts_in_lists_are_merged_key_by_key() -> None:
 def test_clashes_inside_a_list() -> None:
     base, our, their = {"l": TASKS}, tasks(1, state="done", by="bob"), tasks(1, state="failed", task="other")
     result = merged(base, our, their)
-    assert [path_of(clash) for clash in result.clashes] == [["l", 1, "state"]]
+    assert [path_of(clash) for clash in result.conflicts] == [["l", 1, "state"]]
     assert state_of(result) == tasks(1, state="done", by="bob", task="other")
     assert state_of(merged(base, our, their, theirs)) == tasks(1, state="failed", by="bob", task="other")
     # What the smaller question leaves open, the larger may settle.
     both = merged(base, our, their, union)
     assert state_of(both)["l"] == [TASKS[0], our["l"][1], their["l"][1], TASKS[2]]
-    assert not both.clashes
+    assert not both.conflicts
     asked: list[list[Any]] = []
 
     def note(clash: PackedConflict) -> None:

@@ -31,14 +31,14 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
     assert top[1] == "Step:     5 on main"
     assert re.fullmatch(r"Date:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ (second|minute)s? ago\)", top[2])
     assert top[3:5] == ["Kind:     save", 'Metadata: {"source":"loop","n":5}']
-    assert "checkpoint c1 (name: good, tag: seen)" in found.lines
+    assert "checkpoint c1 (tag: good, label: seen)" in found.lines
     assert "    messages[6], count=5" in found.lines
 
 
 def test_one_line_each(hf: Hf) -> None:
     found = hf("log", "t1", "--oneline")
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
-    assert found.lines[1].startswith("c4 (tag: seen) user: message 4 [messages[5], count=4] (")
+    assert found.lines[1].startswith("c4 (label: seen) user: message 4 [messages[5], count=4] (")
 
 
 def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:

@@ -50,7 +50,7 @@ def test_clashes_are_told_by_place(hf: Hf, url: str) -> None:
         "both changed plan[1:2]", "  base: []", "  ours: - ours", "  theirs: - theirs",
     ]  # fmt: skip
     assert "--interactive" in refused.err
-    assert "both sides changed the same, differently: n, plan[1:2]" in refused.err
+    assert "both sides changed the same values differently: n, plan[1:2]" in refused.err
     records = hf("merge", "t", "draft", "--json").records
     assert records == [
         {"clash": "n", "base": 0, "ours": 1, "theirs": 2},

@@ -66,7 +66,7 @@ def test_a_graph_goes_on_from_a_merge(store: holdfast.Store) -> None:
     graph.invoke({"log": ["three"]}, on("t"))
     with pytest.raises(ConflictError) as refused:
         store.thread("t").merge("main", "draft")
-    assert [clash.where for clash in refused.value.clashes] == ["log[3:6]"]  # and no version of a channel
+    assert [clash.where for clash in refused.value.conflicts] == ["log[3:6]"]  # and no version of a channel
     merged = store.thread("t").merge("main", "draft", strategy="union")
     assert log_of(graph) == ["one", "a", "b", "three", "a", "b", "two"]
     found = saver.get_tuple(on("t"))

@@ -91,7 +91,7 @@ def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any
     after = plan.save(theirs, version).version
     with pytest.raises(ConflictError, match="both changed the same") as caught:
         plan.save(mine, version, settle="refuse")
-    assert caught.value.clashes
+    assert caught.value.conflicts
     assert caught.value.code == "version-mismatch"
     assert plan.read() == (theirs, after)
     assert plan.save(mine, version, settle="theirs").value == theirs

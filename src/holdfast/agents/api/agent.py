@@ -8,12 +8,18 @@ from typing import Any, ClassVar, Protocol, Self, Unpack
 
 from holdfast.agents.api.handle import AgentContext, AgentHandle, AgentOperations, AsyncAgentContext, AsyncAgentHandle
 from holdfast.agents.definition.options import AgentOptions, Policies
-from holdfast.agents.definition.spec import Spec, declared_fields, registry, separate_defaults, set_fields
+from holdfast.agents.definition.spec import (
+    Spec,
+    declared_fields,
+    registry,
+    separate_defaults,
+    set_fields,
+    warn_of_shared,
+)
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.fallback import find_readable, reload
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import load_placeholder
+from holdfast.agents.runtime.persister import AgentPersister, load_placeholder
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
@@ -57,22 +63,26 @@ def attach_object(
             agent.configuration.update(configuration)
         return agent.attach(store, id, **policies)
     if configuration is None:
-        configuration = spec.configured(agent)
-    make: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
-    line, settings = AgentLine(store._handle, id), spec.settings.changed(policies)
-    handle = make(line, agent, spec, configuration, settings, restore_persister)
-    handle.announce()
-    return handle
+        configuration = spec.read_configuration(agent)
+    handle: Any = AgentHandle if isinstance(store, SyncApi) else AsyncAgentHandle
+    line, options = AgentLine(store._handle, id), spec.options.with_policies(policies)
+    return handle(line, agent, spec, configuration, options, restore_persister)
 
 
-async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any]) -> Any:
-    """Create an agent from its newest saved state, by the class that is registered."""
+async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None = None) -> Any:
+    """Create an agent from its newest saved state, by the class that is registered; of this kind, if one is given."""
     line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)
-    agent = spec.made(record.configuration, line.where)
+    if kind is not None and not (isinstance(spec.factory, type) and issubclass(spec.factory, kind)):
+        raise InvalidError(
+            f"the agent is of the class {spec.name!r}, which is no {kind.__name__}",
+            where=line.where,
+            hint="Restore it without naming a class, or as its own",
+        )
+    agent = spec.create(record.configuration, line.where)
     attached = attach_object(agent, store, id, spec, dict(record.configuration), policies)
-    persister: AgentPersister = attached.keeper
+    persister: AgentPersister = attached.persister
     async with persister.save_lock.acquire():
         await reload(persister)
     hooks = await persister.call_hooks("agent.restore")
@@ -82,12 +92,12 @@ async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any])
 
 async def _read_record(line: AgentLine, policies: Mapping[str, Any]) -> tuple[AgentRecord, Spec]:
     """Read the record that an agent is created from, and find its class."""
-    newest = await line.point()
+    newest = await line.require_step()
     try:
-        record = await line.record(newest)
+        record = await line.read_record(newest)
     except CorruptError as error:
         record = (await find_readable(line, newest, error)).record
-        if registry.get(record.kind).settings.changed(policies).on_corrupt != "last-good":
+        if registry.get(record.kind).options.with_policies(policies).on_corrupt != "last-good":
             raise
     return record, registry.get(record.kind)
 
@@ -97,13 +107,13 @@ async def restore_persister(handle: StoreHandle, id: str, *, allow_placeholder: 
     placeholder is allowed."""
     line = AgentLine(handle, id)
     await line.allow("read")
-    kind = (await line.record(await line.point())).kind
+    kind = (await line.read_record(await line.require_step())).kind
     if allow_placeholder and kind not in registry:
         return await load_placeholder(line)
-    make = registry.get(kind).make
-    owner = _AsyncOwner if isinstance(make, type) and issubclass(make, AsyncApi) else _SyncOwner
+    factory = registry.get(kind).factory
+    owner = _AsyncOwner if isinstance(factory, type) and issubclass(factory, AsyncApi) else _SyncOwner
     agent = await restore_agent(owner(handle), id, {"autosave": None})
-    persister: AgentPersister = agent.keeper
+    persister: AgentPersister = agent.persister
     return persister
 
 
@@ -123,6 +133,7 @@ class AgentBase(AgentOperations):
         """`name` is the one under which the class is registered, by default its own. `schema` is the version of its
         fields; see `upgrade`. An `abstract` class is only inherited from."""
         super().__init_subclass__()
+        warn_of_shared(cls, {})
         if abstract:
             return
         cls._fields = declared_fields(cls, AgentBase)
@@ -135,9 +146,9 @@ class AgentBase(AgentOperations):
                 hint="Give the field another name",
             )
         inherited = cls.__mro__[1].__dict__.get("spec")
-        settings = (inherited.settings if isinstance(inherited, Spec) else AgentOptions()).changed(policies)
+        options = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
         cls.spec = registry.register(
-            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, settings=settings)
+            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, options=options)
         )
 
     def __init__(self, **configuration: Any) -> None:
@@ -165,9 +176,9 @@ class AgentBase(AgentOperations):
             raise InvalidError("an abstract class has no agents", where=f"class {type(self).__qualname__}")
         data = self._data
         if not data.configuration:
-            data.configuration.update(self.spec.configured(self))
-        settings = self.spec.settings.changed(policies)
-        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, settings)
+            data.configuration.update(self.spec.read_configuration(self))
+        options = self.spec.options.with_policies(policies)
+        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, options)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         return self
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 
-from holdfast.agents.api.agent import AgentBase, attach_object, restore_agent, restore_persister
-from holdfast.agents.api.handle import AgentOperations
+from holdfast.agents.api.agent import (
+    AgentBase,
+    AsyncPersistentAgent,
+    PersistentAgent,
+    attach_object,
+    restore_agent,
+    restore_persister,
+)
+from holdfast.agents.api.handle import AgentHandle, AgentOperations, AsyncAgentHandle
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import Spec, registry
 from holdfast.agents.recovery.manual import resolve_manually
 from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.metrics import StoreMetrics
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
@@ -23,20 +30,32 @@ from holdfast.agents.storage.transition_log import TransitionRecord, read_transi
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
 from holdfast.backends.interface import Change, Expect
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_preconditions
 from holdfast.engine.row_format import StepRef
+from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.hooks.feature_hooks import calling
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import Time, parse_time
+
+A = TypeVar("A", bound=PersistentAgent)
+B = TypeVar("B", bound=AsyncPersistentAgent)
+T = TypeVar("T")
 
 _MAX_CREATIONS = 1000
 """How many creations with an uncertain outcome are remembered at most."""
+
+
+class AttachOptions(Policies, total=False):
+    """The options of `attach`."""
+
+    kind: type | Spec | str | None
+    configuration: Mapping[str, Any] | None
 
 
 class AgentsOperations:
@@ -47,13 +66,7 @@ class AgentsOperations:
 
     # Live agents ----------------------------------------------------------------------------------------------
 
-    @sync_and_async
-    async def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
-        """Create an agent, and save it. `kind` is its class, or the name under which that is registered.
-
-        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. Raises `ConflictError` if the id
-        is in use. After `OutcomeUnknownError`, repeat the call with the same arguments to complete it.
-        """
+    async def _create(self, kind: type | Spec | str, id: str, configuration: dict[str, Any]) -> Any:
         line = AgentLine(self._handle, id)
         await line.allow("write")
         spec = registry.of(kind)
@@ -62,10 +75,9 @@ class AgentsOperations:
         earlier = creations.pop(request, None)
         if earlier is not None and await self._save_new(earlier, request):
             return earlier
-        if await line.newest() is not None:
+        if await line.latest_step() is not None:
             raise json_document.agent_exists_error(line)
-        made = spec.made(configuration, line.where)
-        agent = attach_object(made, self, id, spec, dict(configuration), {})
+        agent = attach_object(spec.create(configuration, line.where), self, id, spec, dict(configuration), {})
         try:
             await self._save_new(agent, request)
         except ConflictError as error:
@@ -74,10 +86,10 @@ class AgentsOperations:
 
     async def _save_new(self, agent: AgentOperations, request: Hashable) -> bool:
         """Save a new agent, or resolve an earlier save whose outcome is uncertain. Returns whether it is saved."""
-        persister = agent.keeper
+        persister = agent.persister
         try:
             if persister.uncertain_attempt is None:
-                await persister.commit("create", [persister.event("agent", "create")], hook="agent.create")
+                await persister.commit("create", [persister.build_event("agent", "create")], hook="agent.create")
                 return True
             async with persister.save_lock.acquire():
                 return await persister.resolve_uncertain()
@@ -88,32 +100,26 @@ class AgentsOperations:
                 if len(creations) > _MAX_CREATIONS:
                     del creations[next(iter(creations))]
 
-    def attach(
+    def _attach(
         self,
         agent: Any,
         id: str,
-        *,
         kind: type | Spec | str | None = None,
         configuration: Mapping[str, Any] | None = None,
         **policies: Unpack[Policies],
     ) -> Any:
-        """Attach an object to the store, under an id. Nothing is read or saved yet: `start` does that.
-
-        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. `kind` is its class of agents, if
-        a function created it; `configuration` is what it was created with, if its attributes do not show that.
-        """
         if isinstance(agent, AgentOperations) and not isinstance(agent, AgentBase):
             raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
-        given = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
-        return attach_object(agent, self, id, spec, given, policies)
+        checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
+        return attach_object(agent, self, id, spec, checked, policies)
 
     @sync_and_async
     async def save(self, agent: AgentOperations) -> int:
         """Save a live agent, and return its version."""
         if not isinstance(agent, AgentOperations):
             raise InvalidError("a plain object is saved by the handle that attach returned", where=repr(agent)[:80])
-        persister, mine = agent.keeper, AgentLine(self._handle, agent.id)
+        persister, mine = agent.persister, AgentLine(self._handle, agent.id)
         theirs = persister.line
         if theirs.handle.engine is not self._handle.engine or theirs.line != mine.line:
             raise InvalidError("the agent is attached to another store", where=mine.where)
@@ -121,51 +127,38 @@ class AgentsOperations:
         await persister.save()
         return persister.version
 
-    @sync_and_async
-    async def restore(self, id: str, **policies: Unpack[Policies]) -> Any:
-        """Restore a live agent: create it by the class that is registered, with the configuration, the fields, the
-        messages, the state and everything else that was saved last. Call `start` or `resume` to run it.
-
-        Nothing is imported by names in the store: raises `NotFoundError` if the class is not registered.
-        """
-        return await restore_agent(self, id, policies)
-
     # Records --------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def load(self, id: str, *, version: int | None = None, at: str | datetime | None = None) -> AgentRecord:
         """Return the record of an agent: the newest, that of a version, or that of a time; `at` may also be the id of a
         step. Raises `NotFoundError`."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        record = await line.record(await self._point(line, version, at))
+        line = await self._readable_line(id)
+        record = await line.read_record(await self._point(line, version, at))
         await self._handle.guard.saw(line.scope, ())
         return record
 
     @sync_and_async
     async def exists(self, id: str) -> bool:
         """Return whether there is an agent with this id."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        return await line.newest() is not None
+        line = await self._readable_line(id)
+        return await line.latest_step() is not None
 
     @sync_and_async
     async def messages(
         self, id: str, start: int | None = None, stop: int | None = None, *, version: int | None = None
     ) -> list[Any]:
         """Return saved messages of an agent as `list[start:stop]` does; the newest, or those of a version."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        messages = await line.messages(await line.point(version), start, stop)
+        line = await self._readable_line(id)
+        messages = await line.read_messages(await line.require_step(version), start, stop)
         await self._handle.guard.saw(line.scope, ())
         return messages
 
     @sync_and_async
     async def history(self, id: str, *, before: str | None = None, limit: int = 100) -> list[AgentStep]:
         """Return the steps of an agent, the newest first; `before` is the id of a step."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        newest = await line.point()
+        line = await self._readable_line(id)
+        newest = await line.require_step()
         count = validation.require_count(limit, "limit")
         return await listing.list_steps(line, newest, validation.optional_name(before, "id"), count)
 
@@ -173,10 +166,12 @@ class AgentsOperations:
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
         """Compare two versions of an agent, or two steps by their ids. The default of `b` is the newest step, and that
         of `a` the step before `b`."""
-        line, engine = AgentLine(self._handle, id), self._handle.engine
-        await line.allow("read")
+        line, engine = await self._readable_line(id), self._handle.engine
         new = comparison.ComparedPoint(line.line, await self._find_step(line, b))
-        old = await comparison.before(engine, new) if a is None else new._replace(point=await self._find_step(line, a))
+        if a is None:
+            old = await comparison.find_parent(engine, new)
+        else:
+            old = new._replace(point=await self._find_step(line, a))
         diff = await comparison.compare(engine, old, new)
         await self._handle.guard.saw(line.scope, ())
         return diff
@@ -184,9 +179,8 @@ class AgentsOperations:
     @sync_and_async
     async def export(self, id: str, *, version: int | None = None) -> dict[str, Any]:
         """Return an agent as one JSON document that people can read, with its messages: the newest, or a version."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        document = await json_document.export_document(line, await line.point(version))
+        line = await self._readable_line(id)
+        document = await json_document.export_document(line, await line.require_step(version))
         await self._handle.guard.saw(line.scope, ())
         return document
 
@@ -204,17 +198,10 @@ class AgentsOperations:
         line, handle = AgentLine(self._handle, id), self._handle
         with trace_context.correlation():
             permit = await line.allow("write")
-            newest = await line.point()
+            newest = await line.require_step()
             summary = listing.read_summary(newest)
-            hooks = await calling(
-                handle.engine,
-                "agent.delete",
-                scope=str(line.scope),
-                key=line.id,
-                actor=handle.guard.actor,
-                trace=trace_context.current(),
-                metadata={name: summary.get(name, "") for name in ("class", "status", "state")},
-            )
+            metadata = {name: summary.get(name, "") for name in ("class", "status", "state")}
+            hooks = await line.call_hooks("agent.delete", metadata)
 
             async def require_unchanged(again: bool) -> list[Change]:
                 last = await handle.engine.lines.latest_step(line.line) if again else newest
@@ -257,7 +244,7 @@ class AgentsOperations:
         """Roll an agent back to a version, to a checkpoint by its id, or to when it was last in a state by its name. A
         new step is saved; nothing is rewritten."""
         line = AgentLine(self._handle, id)
-        return await line.record(await roll_back(line, to))
+        return await line.read_record(await roll_back(line, to))
 
     @sync_and_async
     async def resolve(self, id: str, how: Literal["back", "forward"]) -> Recovery:
@@ -286,9 +273,8 @@ class AgentsOperations:
     @sync_and_async
     async def transfers(self, id: str, *, limit: int = 100) -> list[Transfer]:
         """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
-        line = AgentLine(self._handle, id)
-        await line.allow("read")
-        if await line.newest() is None:
+        line = await self._readable_line(id)
+        if await line.latest_step() is None:
             raise line.not_found_error()
         return await read_transfers(line, limit)
 
@@ -297,13 +283,18 @@ class AgentsOperations:
         live one. An identity gets those of its own agents."""
         return AutosaveWorker.of(self._handle.engine).metrics(self._handle.guard.actor)
 
+    async def _readable_line(self, id: str) -> AgentLine:
+        line = AgentLine(self._handle, id)
+        await line.allow("read")
+        return line
+
     async def _point(self, line: AgentLine, version: int | None, at: str | datetime | None) -> StepRef:
         if version is not None and at is not None:
             raise InvalidError("an agent is loaded as a version or as of a time, not both", where=line.where)
-        return await line.point(version) if at is None else await line.at(at)
+        return await line.require_step(version) if at is None else await line.resolve_step(at)
 
     async def _find_step(self, line: AgentLine, name: int | str | None) -> StepRef:
-        return await line.at(name) if isinstance(name, str) else await line.point(name)
+        return await line.resolve_step(name) if isinstance(name, str) else await line.require_step(name)
 
     # Last, since its name hides the built-in type.
 
@@ -317,8 +308,8 @@ class AgentsOperations:
         metadata: Mapping[str, Any] | None = None,
         pending: bool | None = None,
         prefix: str = "",
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         after: str = "",
         limit: int = 100,
     ) -> list[AgentInfo]:
@@ -327,7 +318,8 @@ class AgentsOperations:
         save (`since`, and before `until`); `after` is the id that the page follows. No states are read. An identity
         gets those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
-        first, last = (None if each is None else validation.require_datetime(each) for each in (since, until))
+        now = to_datetime(self._handle.now()).astimezone()
+        first, last = (None if each is None else parse_time(each, now) for each in (since, until))
         entries = validation.require_mapping(metadata or {}, "metadata")
         conditions = AgentFilter(name, status, state, entries, first, last, pending)
         return await listing.list_agents(
@@ -338,6 +330,78 @@ class AgentsOperations:
 class Agents(SyncApi, AgentsOperations):
     """The agents of a store: `store.agents`."""
 
+    @overload
+    def create(self, kind: type[A], id: str, /, **configuration: Any) -> A: ...
+    @overload
+    def create(self, kind: type[T], id: str, /, **configuration: Any) -> AgentHandle[T]: ...
+    @overload
+    def create(self, kind: Spec | str, id: str, /, **configuration: Any) -> Any: ...
+    def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
+        """Create an agent, and save it. `kind` is its class, or the name under which that is registered.
+
+        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. Raises `ConflictError` if the id
+        is in use. After `OutcomeUnknownError`, repeat the call with the same arguments to complete it.
+        """
+        return run(self._create(kind, id, configuration))
+
+    @overload
+    def restore(self, id: str, kind: type[A], **policies: Unpack[Policies]) -> A: ...  # type: ignore[overload-overlap]
+    @overload
+    def restore(self, id: str, kind: type[T], **policies: Unpack[Policies]) -> AgentHandle[T]: ...
+    @overload
+    def restore(self, id: str, kind: None = None, **policies: Unpack[Policies]) -> Any: ...
+    def restore(self, id: str, kind: type | None = None, **policies: Unpack[Policies]) -> Any:
+        """Restore a live agent: create it by the class that is registered, with the configuration, the fields, the
+        messages, the state and everything else that was saved last. Call `start` or `resume` to run it.
+
+        Nothing is imported by names in the store: raises `NotFoundError` if the class is not registered; and
+        `InvalidError` if that is not `kind`, nor derived from it.
+        """
+        return run(restore_agent(self, id, policies, kind))
+
+    @overload
+    def attach(self, agent: A, id: str, **options: Unpack[AttachOptions]) -> A: ...  # type: ignore[overload-overlap]
+    @overload
+    def attach(self, agent: T, id: str, **options: Unpack[AttachOptions]) -> AgentHandle[T]: ...
+    def attach(self, agent: Any, id: str, **options: Unpack[AttachOptions]) -> Any:
+        """Attach an object to the store, under an id. Nothing is read or saved yet: `start` does that.
+
+        Returns the agent; or, if its class inherits no operations, its `AgentHandle`. The options are `kind`, its class
+        of agents, if a function created it; `configuration`, with which it was created, if its attributes do not show
+        that; and those of `Policies`, which override the options of its class.
+        """
+        return self._attach(agent, id, **options)
+
 
 class AsyncAgents(AsyncApi, AgentsOperations):
     """The asyncio form of `Agents`: operations are awaited."""
+
+    @overload
+    async def create(self, kind: type[B], id: str, /, **configuration: Any) -> B: ...
+    @overload
+    async def create(self, kind: type[T], id: str, /, **configuration: Any) -> AsyncAgentHandle[T]: ...
+    @overload
+    async def create(self, kind: Spec | str, id: str, /, **configuration: Any) -> Any: ...
+    async def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
+        """See `Agents.create`."""
+        return await arun(self._create(kind, id, configuration))
+
+    @overload
+    async def restore(  # type: ignore[overload-overlap]
+        self, id: str, kind: type[B], **policies: Unpack[Policies]
+    ) -> B: ...
+    @overload
+    async def restore(self, id: str, kind: type[T], **policies: Unpack[Policies]) -> AsyncAgentHandle[T]: ...
+    @overload
+    async def restore(self, id: str, kind: None = None, **policies: Unpack[Policies]) -> Any: ...
+    async def restore(self, id: str, kind: type | None = None, **policies: Unpack[Policies]) -> Any:
+        """See `Agents.restore`."""
+        return await arun(restore_agent(self, id, policies, kind))
+
+    @overload
+    def attach(self, agent: B, id: str, **options: Unpack[AttachOptions]) -> B: ...  # type: ignore[overload-overlap]
+    @overload
+    def attach(self, agent: T, id: str, **options: Unpack[AttachOptions]) -> AsyncAgentHandle[T]: ...
+    def attach(self, agent: Any, id: str, **options: Unpack[AttachOptions]) -> Any:
+        """See `Agents.attach`."""
+        return self._attach(agent, id, **options)

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, run, sync_and_async
@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, InvalidError
 class MessageMatch(NamedTuple):
     """A message that matches a search, and its index."""
 
-    place: int
+    position: int
     message: Any
 
 
@@ -100,7 +100,7 @@ class ConversationOperations:
         if persister is not None:
             detail = {"replaced": end - first, "kept": keep}
             try:
-                await persister.commit("conversation.summary", [persister.event("agent", "summarize", detail)])
+                await persister.commit("conversation.summary", [persister.build_event("agent", "summarize", detail)])
             except HoldfastError:
                 if persister.tracker is not None:
                     persister.tracker.add_changes(1)  # it is still to be saved

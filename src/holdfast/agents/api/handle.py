@@ -19,12 +19,11 @@ from holdfast.agents.runtime.autosave import metrics_of
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import RestoreAgent
-from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
-from holdfast.agents.storage.record import Status
+from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
@@ -42,7 +41,7 @@ class AgentOperations:
     """Restores the other agent of a transfer."""
 
     @property
-    def keeper(self) -> AgentPersister:
+    def persister(self) -> AgentPersister:
         """The persister of the agent. Raises `InvalidError` if the agent is not attached to a store."""
         if self._persister is None:
             raise InvalidError("the agent is not attached to a store", hint='Call attach(store, "id") first')
@@ -51,12 +50,12 @@ class AgentOperations:
     @property
     def id(self) -> str:
         """The id of the agent."""
-        return self.keeper.line.id
+        return self.persister.line.id
 
     @property
     def version(self) -> int:
         """The number of steps; 0 if the agent was never saved."""
-        return self.keeper.version
+        return self.persister.version
 
     @property
     def status(self) -> Status:
@@ -108,91 +107,91 @@ class AgentOperations:
 
     @property
     def _data(self) -> AgentData:
-        return self.keeper.data
+        return self.persister.data
 
-    def changing(self) -> ChangeBlock:
-        """Make changes that belong together: `with agent.changing():`. No background save sees half of them, and they
-        count as one change. Use `async with` for agents of an `AsyncStore` with `write_through`, which are saved at
-        the end of the block."""
-        return ChangeBlock(self.keeper)
+    def change_block(self) -> ChangeBlock:
+        """Make changes that belong together: `with agent.change_block():`. They count as one change, and no background
+        save sees half of them. With `write_through` and an `AsyncStore`, use `async with`: they are saved at the end of
+        the block."""
+        return ChangeBlock(self.persister)
 
-    def changed(self, count: int = 1) -> None:
+    def mark_changed(self, count: int = 1) -> None:
         """Report a change that is not detected otherwise, such as of an attribute, so that it is saved automatically in
         time. With `Autosave(write_through=True)` and a `Store`, it is saved when this returns."""
-        self.keeper.mark_changed(count)
+        self.persister.mark_changed(count)
 
     @sync_and_async
     async def flush(self) -> int:
         """Save all changes made so far; without any, there is no step. Returns the version."""
-        await self.keeper.save(if_changed=True)
-        return self.keeper.version
+        await self.persister.save(if_changed=True)
+        return self.persister.version
 
     @property
     def metrics(self) -> AgentMetrics:
         """Metrics of the agent's saves."""
-        return metrics_of(self.keeper)
+        return metrics_of(self.persister)
 
     @property
     def autosave_error(self) -> BaseException | None:
         """The error of the last save, if that failed."""
-        return self.keeper.error
+        return self.persister.error
 
     @sync_and_async
     async def save(self) -> int:
         """Save the agent, and return its version."""
-        await self.keeper.save()
-        return self.keeper.version
+        await self.persister.save()
+        return self.persister.version
 
     @sync_and_async
     async def reload(self) -> None:
         """Load the newest saved state, usually another process's. Unsaved changes are lost."""
-        async with self.keeper.save_lock.acquire():
-            if await reload(self.keeper) is None:
-                raise self.keeper.line.not_found_error()
+        async with self.persister.save_lock.acquire():
+            if await reload(self.persister) is None:
+                raise self.persister.line.not_found_error()
 
     @sync_and_async
     async def transition(self, trigger: str, data: Any = None) -> str:
         """Take a transition of the machine, and return the state that it led to."""
-        return await self.keeper.lifecycle.transition(trigger, data)
+        return await self.persister.lifecycle.transition(trigger, data)
 
     @sync_and_async
     async def start(self) -> None:
         """Start the agent, from its newest saved state if there is one. What is half-done is resolved first: see
         `recoveries`."""
-        await start(self.keeper, self._restore_other)
+        await start(self.persister, self._restore_other)
 
     @sync_and_async
     async def pause(self) -> None:
         """Pause the agent, and save it."""
-        await self.keeper.lifecycle.pause()
+        await self.persister.lifecycle.pause()
 
     @sync_and_async
     async def resume(self) -> None:
         """Resume the agent where it was paused; also in another process."""
-        await resume(self.keeper, self._restore_other)
+        await resume(self.persister, self._restore_other)
 
     @sync_and_async
     async def stop(self) -> None:
         """Stop the agent, and save it."""
-        await self.keeper.lifecycle.stop()
+        await self.persister.lifecycle.stop()
 
     @sync_and_async
     async def fail(self, error: BaseException | str) -> None:
         """Record that the agent failed."""
-        await self.keeper.lifecycle.fail(error)
+        await self.persister.lifecycle.fail(error)
 
     @sync_and_async
     async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
         """Resolve what was interrupted: as `how` says, or by `on_incomplete`. For a transition or a change of status,
         unsaved changes since it began are lost: its action was not finished. Otherwise, nothing is lost."""
-        return await recover(self.keeper, self._restore_other, how)
+        return await recover(self.persister, self._restore_other, how)
 
     @sync_and_async
     async def rollback(self, to: str | int) -> int:
         """Roll the agent back to an earlier version, to a checkpoint, or to when it was last in a state of its machine,
         by a new step. Returns the version. Unsaved changes are lost."""
-        await roll_back_live(self.keeper, to)
-        return self.keeper.version
+        await roll_back_live(self.persister, to)
+        return self.persister.version
 
     @sync_and_async
     async def transfer(
@@ -207,30 +206,32 @@ class AgentOperations:
         called in the end.
         """
         receiver = resolve_receiver(to)
-        return await transfer(self.keeper, receiver, self._restore_other, context=context, reason=reason, accept=accept)
+        return await transfer(
+            self.persister, receiver, self._restore_other, context=context, reason=reason, accept=accept
+        )
 
     @property
     def recoveries(self) -> list[Recovery]:
         """What was found half-done at starts, and how it was resolved."""
-        return list(self.keeper.lifecycle.recoveries)
+        return list(self.persister.lifecycle.recoveries)
 
     async def _enter_context(self) -> None:
-        line = self.keeper.line
+        line = self.persister.line
         await line.allow("read")
-        newest = await line.newest()
+        newest = await line.latest_step()
         is_paused = newest is not None and read_summary(newest).get("status") == "paused"
-        await (resume if is_paused else start)(self.keeper, self._restore_other)
+        await (resume if is_paused else start)(self.persister, self._restore_other)
 
     async def _exit_context(self, error: BaseException | None) -> None:
-        lifecycle = self.keeper.lifecycle
+        lifecycle = self.persister.lifecycle
         if error is None:
-            if self.keeper.data.status == "running":
+            if self.persister.data.status == "running":
                 await lifecycle.stop()
             return
         try:
             await lifecycle.fail(error)
         except Exception as other:  # noqa: BLE001 - it becomes a note of the error of the block, which matters more
-            error.add_note(f"That {lifecycle.where} failed could not be recorded: {type(other).__name__}: {other}")
+            error.add_note(f"That {lifecycle.where} failed could not be recorded: {error_text(other)}")
 
 
 class AgentContext(AgentOperations):
@@ -270,28 +271,25 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         agent: T,
         spec: Spec,
         configuration: dict[str, Any],
-        settings: AgentOptions,
+        options: AgentOptions,
         restore: RestoreAgent,
     ) -> None:
         data = AgentData(configuration, state=spec.machine.initial if spec.machine is not None else "")
-        self._persister = AgentPersister(line, agent, spec, data, settings)
+        self._persister = AgentPersister(line, agent, spec, data, options)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         self._restore_other = restore
+        hook = self.persister.find_method("on_attach")
+        if hook is not None and hook(self) is not None:
+            raise InvalidError("on_attach is a plain function that returns nothing", where=self.persister.where)
 
     @property
     def agent(self) -> T:
         """The object itself."""
-        agent: T = self.keeper.agent
+        agent: T = self.persister.agent
         return agent
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}: {self.agent!r}>"
-
-    def announce(self) -> None:
-        """Pass the handle to the object's `on_attach`, if it has one, for access to its conversation, context, etc."""
-        hook = self.keeper.method("on_attach")
-        if hook is not None and hook(self) is not None:
-            raise InvalidError("on_attach is a plain function that returns nothing", where=self.keeper.where)
 
 
 class AgentHandle(SyncApi, AgentContext, AgentHandleOperations[T]):

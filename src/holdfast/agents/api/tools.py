@@ -5,16 +5,17 @@ Names, permissions and statistics are stored; never a function.
 
 from __future__ import annotations
 
-import time as clocks
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, Self
 
-from holdfast.agents.definition.callbacks import invoke
+from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.record import AgentRecord, error_text
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
@@ -32,7 +33,7 @@ class Tool:
     description: str = ""
     permissions: tuple[str, ...] = ()
     """The permissions that the agent needs to use it."""
-    refused: bool = False
+    is_denied: bool = False
     """Whether the tool itself was denied, whatever its permissions."""
     uses: int = 0
     failures: int = 0
@@ -68,7 +69,8 @@ class ToolsOperations:
                 hint=f"It has {', '.join(self)}" if self._declared else "Declare it first: tools.declare(name)",
             )
         fields = {field: entry[field] for field in Tool.__slots__ if field in entry}
-        return Tool(**{**fields, "name": name, "permissions": tuple(entry.get("permissions", ()))})
+        fields |= {"permissions": tuple(entry.get("permissions", ())), "is_denied": entry.get("refused", False)}
+        return Tool(**{**fields, "name": name})
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._declared))
@@ -127,7 +129,7 @@ class ToolsOperations:
 
     def _denial_reason(self, tool: Tool) -> str:
         """Return why a tool may not be used; empty if it may."""
-        if tool.refused:
+        if tool.is_denied:
             return "the tool is denied"
         permissions = self._data.get("permissions", {})
         missing = [each for each in tool.permissions if permissions.get(each) is not True]
@@ -149,14 +151,14 @@ class ToolsOperations:
                 hint="Allow it with tools.allow(permission)",
                 code="tool-denied",
             )
-        started, error = clocks.perf_counter_ns(), ""
+        started, error = perf_counter_ns(), ""
         try:
             yield tool
         except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"[:_MAX_ERROR]
+            error = error_text(raised, _MAX_ERROR)
             raise
         finally:
-            self._count(name, uses=1, error=error, seconds=(clocks.perf_counter_ns() - started) / 1e9)
+            self._count(name, uses=1, error=error, seconds=(perf_counter_ns() - started) / 1e9)
 
     @sync_and_async
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -197,6 +199,11 @@ class ToolsOperations:
 class Tools(SyncApi, ToolsOperations):
     """The tools of an agent: `agent.tools`."""
 
+    @classmethod
+    def of(cls, record: AgentRecord) -> Self:
+        """Return the tools in the record of an agent."""
+        return cls(AgentData(tools=dict(record.tools)))
+
 
 class AsyncTools(AsyncApi, ToolsOperations):
     """The asyncio form of `Tools`: `call` is awaited."""
@@ -211,8 +218,3 @@ def change_data(persister: AgentPersister | None) -> Iterator[None]:
     with persister.lock:
         yield
     persister.mark_changed()
-
-
-def of_record(tools: Mapping[str, Any]) -> Tools:
-    """Return the tools of an agent's record."""
-    return Tools(AgentData(tools=dict(tools)))

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.agents.api.tools import change_data
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.storage.record import error_text
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import InvalidError
 
@@ -23,7 +24,7 @@ class Workflow(MutableMapping[str, Any]):
 
     agent.workflow.plan("fetch", "read", "write")
     agent.workflow.begin("fetch")
-    agent.workflow.done("fetch")
+    agent.workflow.complete("fetch")
     agent.workflow.percent  # 33.3
     """
 
@@ -54,7 +55,8 @@ class Workflow(MutableMapping[str, Any]):
         return len(self._data)
 
     def __repr__(self) -> str:
-        return f"<Workflow {self.finished} of {self.total} steps>" if self.total else f"<Workflow {self._data!r}>"
+        steps = f"{self.done_count} of {self.step_count} steps"
+        return f"<Workflow {steps if self.step_count else repr(self._data)}>"
 
     # Steps ----------------------------------------------------------------------------------------------------
 
@@ -78,13 +80,13 @@ class Workflow(MutableMapping[str, Any]):
             step = self._data.setdefault(_STEPS, {}).setdefault(name, {"attempts": 0})
             step.update(status="begun", attempts=step["attempts"] + 1, started=self._now(), ended=None, error="")
 
-    def done(self, name: str | None = None) -> None:
+    def complete(self, name: str | None = None) -> None:
         """Mark a step as done: by default the current one."""
         self._end(name, "done", "")
 
     def fail(self, name: str | None = None, error: BaseException | str = "") -> None:
         """Mark a step as failed: by default the current one."""
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        text = error_text(error) if isinstance(error, BaseException) else str(error)
         self._end(name, "failed", text)
 
     def _end(self, name: str | None, status: str, error: str) -> None:
@@ -105,19 +107,19 @@ class Workflow(MutableMapping[str, Any]):
         return max(active)[2] if active else None
 
     @property
-    def finished(self) -> int:
+    def done_count(self) -> int:
         """The number of steps that are done."""
         return sum(step["status"] == "done" for step in self._data.get(_STEPS, {}).values())
 
     @property
-    def total(self) -> int:
+    def step_count(self) -> int:
         """The number of steps."""
         return len(self._data.get(_STEPS, {}))
 
     @property
     def percent(self) -> float:
         """The share of the steps that are done, from 0 to 100."""
-        return 100.0 * self.finished / self.total if self.total else 0.0
+        return 100.0 * self.done_count / self.step_count if self.step_count else 0.0
 
     def _now(self) -> datetime:
         return datetime.now(UTC) if self._persister is None else self._persister.now()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.agents.definition.options import Policies
-from holdfast.agents.definition.spec import Spec, fields_of, registry
+from holdfast.agents.definition.spec import Spec, fields_of, registry, warn_of_shared
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
@@ -49,7 +49,7 @@ def persistent(
             builder.configuration(*validation.require_several(configuration, "name of a configuration"))
         if machine is not None:
             builder.machine(machine)
-        builder.build(cls)
+        warn_of_shared(cls, builder.build(cls).fields)
         return cls
 
     return decorate
@@ -94,7 +94,7 @@ class AgentBuilder:
 
     def policies(self, **policies: Unpack[Policies]) -> Self:
         """Set the default options of agents of the class: `on_conflict`, `on_corrupt`, `on_incomplete`, `autosave`."""
-        self._spec = replace(self._spec, settings=self._spec.settings.changed(policies))
+        self._spec = replace(self._spec, options=self._spec.options.with_policies(policies))
         return self
 
     def persist(self, function: Callable[[Any], Mapping[str, Any]]) -> Self:
@@ -141,18 +141,18 @@ class AgentBuilder:
         """Call a function with the agent and the error, when the agent has failed."""
         return self._function("on_fail", function)
 
-    def build(self, make: Callable[..., Any]) -> Spec:
-        """Register the class: `make` is a class, or a function that creates an agent from its configuration."""
+    def build(self, factory: Callable[..., Any]) -> Spec:
+        """Register the class: `factory` is a class, or a function that creates an agent from its configuration."""
         fields = self._fields
-        if fields is None and not isinstance(make, type) and "persist" not in self._spec.functions:
+        if fields is None and not isinstance(factory, type) and "persist" not in self._spec.functions:
             raise InvalidError(
                 "the fields of agents that a function creates are not known",
                 where=f"AgentBuilder({self._spec.name!r})",
                 hint="Name them with fields(…), or define persist(…) and restore(…)",
             )
         if fields is None:
-            fields = fields_of(make) if isinstance(make, type) else {}
-        return registry.register(replace(self._spec, make=make, fields=fields))
+            fields = fields_of(factory) if isinstance(factory, type) else {}
+        return registry.register(replace(self._spec, factory=factory, fields=fields))
 
     def _function(self, name: str, function: Callable[..., Any]) -> Self:
         if not callable(function):
@@ -162,4 +162,4 @@ class AgentBuilder:
 
 
 def _no_factory() -> None:
-    """Stands in for `make` until `build` is called."""
+    """Stands in for the factory until `build` is called."""

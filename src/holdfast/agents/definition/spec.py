@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,7 +52,7 @@ class Spec:
     """A class of agents: how they are created, and what is stored of them."""
 
     name: str
-    make: Callable[..., Any]
+    factory: Callable[..., Any]
     """Creates an agent from its configuration, given as keyword arguments: usually the class."""
     schema: str = "1"
     machine: Machine | None = None
@@ -59,16 +60,16 @@ class Spec:
     """The declared fields, with their defaults; `MISSING` for none."""
     configuration: tuple[str, ...] | None = None
     """The attributes that an agent is created with; None for those that its constructor has parameters for."""
-    settings: AgentOptions = field(default_factory=AgentOptions)
+    options: AgentOptions = field(default_factory=AgentOptions)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions of a builder in place of methods, by their names; each is passed the agent first."""
 
     @property
     def on_incomplete(self) -> OnIncomplete:
         """How a change that was left incomplete is resolved, unless an agent has another option."""
-        return self.settings.on_incomplete
+        return self.options.on_incomplete
 
-    def method(self, agent: object, name: str) -> Callable[..., Any] | None:
+    def find_method(self, agent: object, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent, or the builder's function in place of it; None if there is neither."""
         if name in self.functions:
             return partial(self.functions[name], agent)
@@ -81,7 +82,7 @@ class Spec:
 
     def persist(self, agent: object) -> dict[str, Any]:
         """Return the fields of an agent."""
-        persist = self.method(agent, "persist")
+        persist = self.find_method(agent, "persist")
         if persist is None:
             return {name: getattr(agent, name) for name in self.fields if hasattr(agent, name)}
         fields = persist()
@@ -91,7 +92,7 @@ class Spec:
 
     def restore(self, agent: object, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Give an agent its fields. Returns the ones that the agent neither declares nor persists any more."""
-        restore = self.method(agent, "restore")
+        restore = self.find_method(agent, "restore")
         if restore is None:
             set_fields(agent, self.fields, fields)
         else:
@@ -102,36 +103,37 @@ class Spec:
             rest = {name: value for name, value in rest.items() if name not in persistent}
         return rest
 
-    def made(self, configuration: Mapping[str, Any], where: str) -> Any:
+    def create(self, configuration: Mapping[str, Any], where: str) -> Any:
         """Create an agent. Raises `InvalidError` if that is impossible with this configuration."""
         try:
-            return self.make(**configuration)
+            return self.factory(**configuration)
         except HoldfastError:
             raise
         except (TypeError, ValueError) as error:
+            name = _qualified_name(self.factory)
             raise InvalidError(
-                f"{_qualified_name(self.make)} cannot be created from configuration {sorted(configuration)}: {error}",
+                f"{name} cannot be created from configuration {sorted(configuration)}: {error}",
                 where=where,
                 hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
                 code="agent-invalid",
             ) from error
 
-    def configured(self, agent: object) -> dict[str, Any]:
+    def read_configuration(self, agent: object) -> dict[str, Any]:
         """Return the configuration of an object, as far as its attributes show it."""
         names = self.configuration
         if names is None:
             names = tuple(
                 name
-                for name, each in _parameters(self.make).items()
+                for name, each in _parameters(self.factory).items()
                 if name not in self.fields or each.default is each.empty
             )
         return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
 
-    def upgraded(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
+    def upgrade_fields(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
         """Convert fields to the current schema of the class. Raises `UnsupportedError` if that is impossible."""
         if schema == self.schema:
             return dict(fields)
-        upgrade = self.functions.get("upgrade") or getattr(self.make, "upgrade", None)
+        upgrade = self.functions.get("upgrade") or getattr(self.factory, "upgrade", None)
         if _is_newer(schema, self.schema) or upgrade is None:
             newer = _is_newer(schema, self.schema)
             raise UnsupportedError(
@@ -148,11 +150,11 @@ class Spec:
         return dict(new)
 
 
-def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters that can be passed by name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     try:
-        return {name: each for name, each in inspect.signature(make).parameters.items() if each.kind in kinds}
+        return {name: each for name, each in inspect.signature(factory).parameters.items() if each.kind in kinds}
     except (TypeError, ValueError):
         return {}
 
@@ -188,7 +190,7 @@ def _annotations(kind: type) -> Mapping[str, Any]:
 class FactoryDefault(NamedTuple):
     """A default that is created for each agent, as `dataclasses.field(default_factory=list)` declares it."""
 
-    make: Callable[[], Any]
+    factory: Callable[[], Any]
 
 
 def _default(cls: type, name: str) -> Any:
@@ -214,7 +216,7 @@ def _field_default(value: Any, factory: Any, nothing: object) -> Any:
 def default_factory(default: Any) -> Callable[[], Any]:
     """Return a function that creates an agent's own value from a default."""
     if isinstance(default, FactoryDefault):
-        return default.make
+        return default.factory
     # Most are empty lists and dicts, which are faster to create than to copy.
     return type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default)
 
@@ -241,13 +243,13 @@ class _OwnDefault:
     """A class attribute for a default that agents must not share. An agent gets its own value on first access, so that
     many agents take memory only for the values they use."""
 
-    def __init__(self, name: str, default: Any, make: Callable[[], Any]) -> None:
+    def __init__(self, name: str, default: Any, factory: Callable[[], Any]) -> None:
         self._name = name
         self._default = default
-        self._make = make
+        self._factory = factory
 
     def __get__(self, agent: object | None, kind: type) -> Any:
-        return self._default if agent is None else agent.__dict__.setdefault(self._name, self._make())
+        return self._default if agent is None else agent.__dict__.setdefault(self._name, self._factory())
 
 
 def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
@@ -255,6 +257,20 @@ def separate_defaults(cls: type, fields: Mapping[str, Any]) -> None:
     for name, default in fields.items():
         if default is not MISSING and not isinstance(default, _SHARED):
             setattr(cls, name, _OwnDefault(name, getattr(cls, name), default_factory(default)))
+
+
+def warn_of_shared(cls: type, fields: Mapping[str, Any]) -> None:
+    """Warn of lists, dicts and sets of a class that look like fields, but have no annotation that makes them fields."""
+    declared = {*fields, *(name for kind in cls.__mro__ for name in _annotations(kind))}
+    for name, value in vars(cls).items():
+        inherited = any(isinstance(vars(kind).get(name), _PLAIN) for kind in cls.__mro__[1:])
+        if isinstance(value, _PLAIN) and not (name.startswith("_") or name in declared or inherited):
+            kind = type(value).__name__
+            warnings.warn(
+                f"{cls.__qualname__}.{name} is a {kind} without annotation: all agents share it, and it is not saved. "
+                f"Write `{name}: {kind} = …` for a field of each agent, or `{name}: ClassVar[{kind}] = …` to share it",
+                stacklevel=3,
+            )
 
 
 def set_fields(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -276,10 +292,10 @@ class AgentRegistry:
         """Register a class under its name."""
         check_key(spec.name, "name of a class of agents")
         old = self._specs.get(spec.name)
-        if old is not None and _qualified_name(old.make) != _qualified_name(spec.make):
+        if old is not None and _qualified_name(old.factory) != _qualified_name(spec.factory):
             raise InvalidError(
                 f"another class of agents has the name {spec.name!r}",
-                where=f"{_qualified_name(old.make)} and {_qualified_name(spec.make)}",
+                where=f"{_qualified_name(old.factory)} and {_qualified_name(spec.factory)}",
                 hint="Give one of them another name",
             )
         self._specs[spec.name] = spec
@@ -310,7 +326,7 @@ class AgentRegistry:
         if isinstance(own, Spec):
             return own
         for spec in self._specs.values():
-            if spec.make is kind:
+            if spec.factory is kind:
                 return spec
         raise NotFoundError(
             f"{_qualified_name(kind)} is not registered as a class of agents",
@@ -322,8 +338,8 @@ class AgentRegistry:
         return iter(sorted(self._specs))
 
 
-def _qualified_name(make: Any) -> str:
-    return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', make)}"
+def _qualified_name(factory: Any) -> str:
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', factory)}"
 
 
 registry = AgentRegistry()

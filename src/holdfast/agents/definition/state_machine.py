@@ -1,17 +1,18 @@
-"""State machines: states and transitions, declared in one place.
+"""State machines: states and the transitions between them.
 
 A machine is only data: `holdfast.agents.runtime.two_phase` takes an agent through its transitions,
-`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_check` compares recorded transitions
-with it.
+`holdfast.agents.storage.diagram` draws it, and `holdfast.agents.storage.transition_log` checks recorded transitions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
+from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
 Callback: TypeAlias = "Callable[..., Any] | str"
@@ -163,14 +164,14 @@ class Machine:
         """The triggers, in the order of their declaration."""
         return list(dict.fromkeys(each.trigger for each in self.transitions))
 
-    def ways(self, trigger: str, source: str, where: str = "") -> list[Transition]:
+    def transitions_for(self, trigger: str, source: str, where: str = "") -> list[Transition]:
         """Return the transitions of a trigger from a state, in the order in which they are tried. Raises
         `InvalidError` if there is none."""
         transitions = self._by_trigger.get((trigger, source), [])
         if source not in self.final and (trigger, ANY) in self._by_trigger:
             transitions = [*transitions, *self._by_trigger[trigger, ANY]]
         if not transitions:
-            triggers = self.leaving(source)
+            triggers = self.triggers_from(source)
             raise InvalidError(
                 f"{trigger!r} is no trigger of the state {source!r}",
                 where=where,
@@ -179,11 +180,11 @@ class Machine:
             )
         return transitions
 
-    def leaving(self, source: str) -> list[str]:
+    def triggers_from(self, source: str) -> list[str]:
         """Return the triggers that lead out of a state."""
         return list(dict.fromkeys(each.trigger for each in self.transitions if self._starts_at(each, source)))
 
-    def expanded(self) -> Iterator[Transition]:
+    def expand(self) -> Iterator[Transition]:
         """Yield all transitions, with `*` replaced by each of the states that it stands for."""
         for each in self.transitions:
             if each.source != ANY:
@@ -264,11 +265,15 @@ class Machine:
             for state, each in callbacks.items():
                 if isinstance(each, str):
                     yield f"the {role} of the state {state!r}", each
-        for way in self.transitions:
-            roles = [("guard", way.guard), ("action", way.action), *(("validator", each) for each in way.validators)]
+        for transition in self.transitions:
+            roles = [
+                ("guard", transition.guard),
+                ("action", transition.action),
+                *(("validator", each) for each in transition.validators),
+            ]
             for role, callback in roles:
                 if isinstance(callback, str):
-                    yield f"the {role} of {way.trigger!r}", callback
+                    yield f"the {role} of {transition.trigger!r}", callback
 
     def _require_state(self, state: str) -> str:
         if state not in self.states:
@@ -324,3 +329,28 @@ def _to_dict(transition: Transition) -> dict[str, Any]:
     if transition.on_incomplete is not None:
         data["on_incomplete"] = transition.on_incomplete
     return data
+
+
+class _CallbackWait(Suspension[Any]):
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        self._coroutine = coroutine
+        self._name = name
+
+    def wait(self) -> Any:
+        self._coroutine.close()
+        raise InvalidError(
+            "an agent of a Store has no event loop for coroutine functions",
+            where=self._name,
+            hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
+        )
+
+    def watch(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._coroutine)
+
+
+async def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, await its result if that is a coroutine, and return it."""
+    result = function(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        return await _CallbackWait(result, getattr(function, "__qualname__", repr(function)))
+    return result

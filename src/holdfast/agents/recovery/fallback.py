@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.recovery_report import Recovery, recovery_event
+from holdfast.agents.runtime.two_phase import Recovery, recovery_event
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.engine.branch_graph import BranchGraph
@@ -32,8 +32,8 @@ class ReadableStep(NamedTuple):
 
 async def read_completely(line: AgentLine, point: StepRef) -> AgentRecord:
     """Read the record and all messages of a step. Raises `CorruptError` if any of them cannot be read."""
-    record = await line.record(point)
-    await line.messages(point)
+    record = await line.read_record(point)
+    await line.read_messages(point)
     return record
 
 
@@ -64,7 +64,8 @@ async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptE
     recovery = Recovery(line.id, "fell-back", "back", persister.now(), since, version, record.pending, lost=lost)
     events = [recovery_event(line, recovery)]
     try:
-        await persister.send(persister.attempt("recovery", persister.take(), events, permit, instead_of=newest))
+        captured = persister.capture()
+        await persister.send(persister.build_attempt("recovery", captured, events, permit, instead_of=newest))
     except ConflictError:
         return None
     await persister.lifecycle.report_recovery(recovery)
@@ -74,17 +75,17 @@ async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptE
 async def reload(persister: AgentPersister) -> AgentRecord | None:
     """Load the newest state of an agent, if it was ever saved. If that is damaged, `on_corrupt` decides: raise an
     error, or load the last readable state."""
-    line, last_good = persister.line, persister.settings.on_corrupt == "last-good"
+    line, last_good = persister.line, persister.options.on_corrupt == "last-good"
     for _ in range(_ATTEMPTS):
-        newest = await line.newest()
+        newest = await line.latest_step()
         if newest is None:
             return None
         try:
             if last_good:
-                await line.messages(newest)  # to find damage now, and not later
+                await line.read_messages(newest)  # to find damage now, and not later
             return await persister.load(newest)
         except NotFoundError:
-            if await line.newest() == newest:
+            if await line.latest_step() == newest:
                 raise
             continue  # it was pruned or deleted in the meantime
         except CorruptError as error:
@@ -100,7 +101,7 @@ async def refresh(persister: AgentPersister, *, always: bool = False) -> None:
     """Load the newest state of an agent, if this object does not have it; or always."""
     lifecycle = persister.lifecycle
     await lifecycle.resolve_uncertain()
-    newest = await persister.line.newest()
+    newest = await persister.line.latest_step()
     is_current = newest is None or (persister.point is not None and persister.point.id == newest.id)
     if always or not is_current:
         await reload(persister)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from holdfast.agents.recovery.rollback import append_old_state, find_step, summarize_record
 from holdfast.agents.recovery.startup import UNDONE_ERROR, position_before
-from holdfast.agents.runtime.placeholder import RestoreAgent, load_placeholder
-from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
-from holdfast.agents.runtime.two_phase import parse_status
+from holdfast.agents.runtime.persister import RestoreAgent, load_placeholder
+from holdfast.agents.runtime.two_phase import Recovery, change_event, parse_status, recovery_event, recovery_kind
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context
-from holdfast.engine.events import Event
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import flatten, pack_state, unpack_name
 from holdfast.engine.types import to_datetime
@@ -29,11 +27,11 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
     if how not in ("back", "forward"):
         raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
     permit = await line.allow("write")
-    point = await line.point()
-    record = await line.record(point)
+    point = await line.require_step()
+    record = await line.read_record(point)
     pending = record.pending
     if pending is None:
-        raise NotFoundError("nothing is half-done", where=f"agent {line.id!r}", hint="There is nothing to resolve")
+        raise NotFoundError("nothing is half-done", where=line.where, hint="There is nothing to resolve")
     if pending.kind == "transfer":
         resolved, ran = await recover_transfer(await load_placeholder(line), how, restore)
         now = to_datetime(line.handle.now())
@@ -42,11 +40,12 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
     recovery = Recovery(line.id, recovery_kind(pending), how, now, pending.time, record.version, pending)
     with trace_context.correlation(pending.correlation or None):
         position = _resolved_position(record, pending, how)
-        events = [_change_event(line, pending, how), recovery_event(line, recovery)]
+        detail = {"error": UNDONE_ERROR} if how == "back" else {"unrun": True}
+        events = [change_event(line, pending, detail), recovery_event(line, recovery)]
         begin_step = point if how == "forward" else await find_step(line, point, f"{pending.kind}.begin")
         if begin_step.id == point.id:
             summary, delta = summarize_record(line, record, position), _position_delta(line, position)
-            await line.save(line.request("recovery", delta, point, summary, events, permit))
+            await line.save(line.build_request("recovery", delta, point, summary, events, permit))
         else:
             await append_old_state(line, begin_step, point, position, "recovery", events, permit)
     return recovery
@@ -63,13 +62,3 @@ def _resolved_position(record: AgentRecord, pending: PendingChange, how: str) ->
     if pending.kind == "lifecycle":
         return AgentPosition(parse_status(pending.target), record.state)
     return AgentPosition(record.status, pending.target)
-
-
-def _change_event(line: AgentLine, pending: PendingChange, how: str) -> Event:
-    """Build the event that records the outcome of the change itself."""
-    detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
-    detail |= {"error": UNDONE_ERROR} if how == "back" else {"unrun": True}
-    outcome = "error" if how == "back" else "ok"
-    target = f"{pending.source} → {pending.target}"
-    handle = line.handle
-    return Event(pending.kind, handle.guard.actor, pending.trigger, target, outcome, detail=handle.codec.pack(detail))

@@ -12,7 +12,7 @@ from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord
-from holdfast.agents.storage.transition_log import ROLLBACK, TransitionPages, TransitionRecord, read_row
+from holdfast.agents.storage.transition_log import ROLLBACK, EventPages, TransitionRecord, read_row
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
@@ -43,18 +43,18 @@ async def roll_back(
 
     The status stays. What is half-done has to be resolved before, and what was half-done then is not begun again.
     `check_valid` is called with the state and the fields before anything is saved. `ConflictError` is raised if another
-    step follows the given newest one. If the newest is damaged, it is passed over: the new step follows the one that is
+    step follows the given newest one. If the newest is damaged, it is skipped: the new step follows the one that is
     restored, and has its status.
     """
     permit = await line.allow("write")
-    newest = newest or await line.point()
+    newest = newest or await line.require_step()
     now: AgentRecord | None = None
     with suppress(CorruptError):
         now = await read_completely(line, newest)
     if now is not None and now.pending is not None:
         raise incomplete_error(now.pending, line.where, "Have it resolved first")
     point, state = await _find_target(line, to)
-    old = await line.record(point)
+    old = await line.read_record(point)
     state = state or old.state
     if check_valid is not None:
         check_valid(state, old.fields)
@@ -64,7 +64,7 @@ async def roll_back(
     detail = line.handle.codec.pack({"from": source, "to": state, "data": data})
     event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
     position = AgentPosition(status, state)
-    return await append_old_state(line, point, newest, position, ROLLBACK, [event], permit, pass_over=now is None)
+    return await append_old_state(line, point, newest, position, ROLLBACK, [event], permit, skip_newest=now is None)
 
 
 async def append_old_state(
@@ -76,17 +76,17 @@ async def append_old_state(
     events: Sequence[Event],
     permit: Permit,
     *,
-    pass_over: bool = False,
+    skip_newest: bool = False,
 ) -> StepRef:
     """Append a step with the channels of an older one, except for the position of the agent. It follows the newest; or
-    the older one, if the newest is to be passed over."""
-    record = await line.record(old)
+    the older one, if the newest is to be skipped."""
+    record = await line.read_record(old)
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
     values |= pack_state(line.handle.codec, {"status": position.status, "state": position.state})
-    parent, passed, id = (old, newest, new_id(line.handle.now(), newest.id)) if pass_over else (newest, None, "")
+    parent, skipped, id = (old, newest, new_id(line.handle.now(), newest.id)) if skip_newest else (newest, None, "")
     summary = summarize_record(line, record, position)
-    request = line.request(kind, Delta(), parent, summary, events, permit, id, passed)
+    request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)
     (point,) = await line.save(replace(request, state=values))
     return point
 
@@ -113,12 +113,12 @@ async def find_step(line: AgentLine, newest: StepRef, kind: str) -> StepRef:
 async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
     """Return the step to restore, and the state, if `to` is the name of one."""
     if isinstance(to, int):
-        return await line.point(to), ""
+        return await line.require_step(to), ""
     lines = line.handle.engine.lines
     row = await lines.find_id(line.line, to, None)
     if row is not None:
         return StepRef.of(row), ""
-    pages = TransitionPages(line, oldest_first=False, size=_PAGE)
+    pages = EventPages(line)
     while rows := await pages.next():
         for row in rows:
             if row.columns[1] == "transition" and row.columns[5] == "ok":
@@ -127,7 +127,7 @@ async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
                     return await _last_step_before(line, change), to
     raise NotFoundError(
         f"the agent has no checkpoint {to!r}, and never left a state of that name",
-        where=f"agent {line.id!r}",
+        where=line.where,
         hint="See its transitions, or its history",
     )
 
@@ -135,12 +135,11 @@ async def _find_target(line: AgentLine, to: str | int) -> tuple[StepRef, str]:
 async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRef:
     """Return the last step in the source state of a transition: with all changes made in that state, and without those
     of the action."""
-
     lines = line.handle.engine.lines
-    point = await lines.find(line.line, change.begun or change.checkpoint)
-    if change.begun:
+    point = await lines.find(line.line, change.begin_step or change.checkpoint)
+    if change.begin_step:
         return point
     head = await line.handle.engine.step_info.head(line.line, point)
     if head.parent is None:
-        raise NotFoundError("the step in that state was pruned", where=f"agent {line.id!r}", hint="Name another one")
+        raise NotFoundError("the step in that state was pruned", where=line.where, hint="Name another one")
     return await lines.find(line.line, head.parent)

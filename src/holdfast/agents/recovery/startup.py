@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import time as clocks
+from time import perf_counter_ns
 from typing import Literal
 
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
 from holdfast.agents.recovery.fallback import refresh
 from holdfast.agents.recovery.rollback import append_old_state, find_step
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import RestoreAgent
-from holdfast.agents.runtime.recovery_report import Recovery, recovery_event, recovery_kind
-from holdfast.agents.runtime.two_phase import LIFECYCLE, UnsavedResult, find_transition, incomplete_error, parse_status
+from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.two_phase import (
+    LIFECYCLE,
+    Recovery,
+    UnsavedResult,
+    find_transition,
+    incomplete_error,
+    parse_status,
+    recovery_event,
+    recovery_kind,
+)
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.agents.transfer.transfer import recover_transfer
 from holdfast.engine import trace_context
@@ -21,7 +28,7 @@ from holdfast.errors import ConflictError, InvalidError
 _INACTIVE: tuple[Status, ...] = ("created", "paused", "stopped", "failed")
 """The statuses of an agent that no process runs."""
 
-UNDONE_ERROR = "interrupted, and taken back"
+UNDONE_ERROR = "interrupted, and undone"
 """The error in the event of a change that was undone."""
 
 
@@ -116,10 +123,10 @@ async def _resolve_pending(
     if policy == "forward":
         return await _roll_forward(persister, pending)
     recovery = _build_recovery(persister, pending, "back")
-    change = lifecycle.event(pending, clocks.perf_counter_ns(), UNDONE_ERROR)
+    change = lifecycle.build_event(pending, perf_counter_ns(), UNDONE_ERROR)
     events = [change, recovery_event(persister.line, recovery)]
     position = position_before(persister.data.position, pending, live=lifecycle.owns_status)
-    newest = await persister.line.point()
+    newest = await persister.line.require_step()
     begin_step = await find_step(persister.line, newest, f"{pending.kind}.begin")
     if begin_step.id == newest.id:
         await persister.commit("recovery", events, position=position)
@@ -135,7 +142,7 @@ async def _resolve_pending(
 
 async def _roll_forward(persister: AgentPersister, pending: PendingChange) -> Recovery:
     """Run the action again, and finish the change."""
-    lifecycle, started = persister.lifecycle, clocks.perf_counter_ns()
+    lifecycle, started = persister.lifecycle, perf_counter_ns()
     transition = _find_transition(persister, pending)
     if transition is None:
         raise incomplete_error(
@@ -180,7 +187,7 @@ def _build_recovery(
 
 def _policy(persister: AgentPersister, pending: PendingChange) -> OnIncomplete:
     transition = _find_transition(persister, pending) if pending.kind == "transition" else None
-    return (None if transition is None else transition.on_incomplete) or persister.settings.on_incomplete
+    return (None if transition is None else transition.on_incomplete) or persister.options.on_incomplete
 
 
 def _find_transition(persister: AgentPersister, pending: PendingChange) -> Transition | None:

@@ -21,9 +21,10 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
 from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, add_up
+from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.engine import Engine
@@ -97,7 +98,7 @@ class AutosaveWorker:
 
     def breaker(self, settings: Autosave) -> HookBreaker:
         """Return the breaker that all agents with the same settings for it share."""
-        key = (settings.failures, settings.rest, settings.longest_rest)
+        key = (settings.failures, settings.rest, settings.max_rest)
         with self._lock:
             if key not in self._breakers:
                 rest, longest = (int(seconds * 1e9) for seconds in key[1:])
@@ -237,7 +238,7 @@ def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     """Return the metrics of one agent."""
     counts, buckets = agent.statistics.read()
     tracker, error = agent.tracker, agent.error
-    text = "" if error is None else f"{type(error).__name__}: {error}"
+    text = "" if error is None else error_text(error)
     if tracker is None:
         return AgentMetrics(agent.line.id, agent.version, counts, buckets, 0, 0.0, "closed", False, text)
     counts.changes += tracker.unsaved

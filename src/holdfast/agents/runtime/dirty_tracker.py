@@ -16,8 +16,7 @@ from threading import Event, Lock, RLock, get_ident
 from types import TracebackType
 from typing import Any, Protocol
 
-from holdfast.agents.definition.autosave import Autosave
-from holdfast.agents.definition.options import AgentOptions
+from holdfast.agents.definition.options import AgentOptions, Autosave
 from holdfast.agents.runtime.data import AgentData, CapturedState
 from holdfast.agents.runtime.metrics import SaveStatistics
 from holdfast.agents.storage.agent_line import AgentLine
@@ -45,7 +44,7 @@ class TrackedAgent(Protocol):
 
     line: AgentLine
     data: AgentData
-    settings: AgentOptions
+    options: AgentOptions
     point: StepRef | None
     lock: RLock
     statistics: SaveStatistics
@@ -56,7 +55,7 @@ class TrackedAgent(Protocol):
 
     @property
     def version(self) -> int: ...
-    def take(self) -> CapturedState: ...
+    def capture(self) -> CapturedState: ...
     def mark_changed(self, count: int = 1) -> None: ...
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef: ...
     async def write_through(self) -> None: ...
@@ -185,7 +184,7 @@ class DirtyTracker:
         if type(self.halt_error) is not ConflictError or not self.sync or self._last_conflict is self.halt_error:
             return False
         self._last_conflict = self.halt_error
-        return self.agent.settings.on_conflict != "raise"
+        return self.agent.options.on_conflict != "raise"
 
     @property
     def needs_save(self) -> bool:
@@ -221,7 +220,7 @@ class DirtyTracker:
         try:
             if agent.open_blocks:
                 raise AgentBusy
-            captured = agent.take()
+            captured = agent.capture()
             self.set_overdue(False)
             return captured
         except Exception as error:
@@ -245,7 +244,7 @@ class DirtyTracker:
         with self._lock:
             if isinstance(error, ConflictError) or (isinstance(error, UnavailableError) and error.code == "closed"):
                 self.halt_error = error
-            pause = min(settings.pause * 2**self._failures, settings.longest_pause)
+            pause = min(settings.pause * 2**self._failures, settings.max_pause)
             self._failures = min(self._failures + 1, 60)
             self._torn_captures = 0
             self._retry_at = self._scheduler.clock() + pause * random.uniform(0.5, 1)  # noqa: S311 - not all at once
@@ -360,7 +359,7 @@ def suspend_autosave(agent: TrackedAgent) -> Iterator[None]:
 
 
 class ChangeBlock:
-    """A block of changes that belong together: see `agent.changing`."""
+    """A block of changes that belong together: see `agent.change_block`."""
 
     def __init__(self, agent: TrackedAgent) -> None:
         self._agent = agent

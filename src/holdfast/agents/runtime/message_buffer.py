@@ -89,7 +89,7 @@ class MessageBuffer:
         with self._lock:
             self._loaded += new
             self._tokens += tokens
-        self._changed()
+        self._report_change()
 
     def replace(self, messages: Iterable[Any]) -> None:
         """Replace all messages."""
@@ -97,7 +97,7 @@ class MessageBuffer:
         tokens = sum(map(self.counter, new))
         with self._lock:
             self._rewrite(new, tokens)
-        self._changed()
+        self._report_change()
 
     async def summarize(self, summary: Sequence[Any], first: int, last: int) -> None:
         """Replace a range of messages by a summary. The other messages are read. `on_change` is not called: the caller
@@ -129,7 +129,7 @@ class MessageBuffer:
             self.check(new)
         return new
 
-    def _changed(self) -> None:
+    def _report_change(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
@@ -163,7 +163,7 @@ class MessageBuffer:
 
     # For the persister ----------------------------------------------------------------------------------------
 
-    def unsaved(self) -> UnsavedMessages:
+    def unsaved_messages(self) -> UnsavedMessages:
         """Return the messages to save."""
         with self._lock:
             base = 0 if self._rewritten else self._saved
@@ -207,7 +207,7 @@ class MessageBuffer:
     def begin_handover(self) -> UnsavedMessages:
         """Have the next step hand the messages over to another agent, and return the unsaved ones. Messages that are
         added from now on stay here; until `cancel_handover` the messages cannot be rewritten."""
-        messages = self.unsaved()
+        messages = self.unsaved_messages()
         with self._lock:
             self._handover = MessageHandover(messages.length, messages.tokens, None, 0, self._epoch)
         return messages
@@ -257,8 +257,8 @@ def text_of(message: Any) -> str:
     if isinstance(message, str):
         return message
     if isinstance(message, OpaqueValue):
-        found = messages("messages", [default_codec.pack(message)])
-        return found[0].content if found else ""
+        rendered = messages("messages", [default_codec.pack(message)])
+        return rendered[0].content if rendered else ""
     content = message.get("content") if isinstance(message, Mapping) else getattr(message, "content", None)
     if isinstance(content, str):
         return content
@@ -271,8 +271,8 @@ def text_of(message: Any) -> str:
 def role_of(message: Any) -> str:
     """Return the role of a message; empty if it has none. LangChain's names are mapped: `human` is `user`."""
     if isinstance(message, OpaqueValue):
-        found = messages("messages", [default_codec.pack(message)])
-        return found[0].role if found else ""
+        rendered = messages("messages", [default_codec.pack(message)])
+        return rendered[0].role if rendered else ""
     for name in ("role", "type"):
         role = message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
         if isinstance(role, str):

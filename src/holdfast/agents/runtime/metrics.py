@@ -13,7 +13,7 @@ from holdfast.engine.events import Event
 from holdfast.hooks.builtin import BOUNDS
 
 BreakerState: TypeAlias = Literal["closed", "open", "trying"]
-"""The state of the breaker of automatic saves: saves go on; saves are suspended; one save is tried."""
+"""The state of the breaker of automatic saves: saves run, are suspended, or a single one is tried."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class AgentMetrics:
     oldest: float
     """The age in seconds of the oldest unsaved change; 0.0 if there is none."""
     breaker: BreakerState
-    autosaved: bool
+    is_autosaved: bool
     """Whether the agent is saved automatically: not if that was not requested, or after an error that only the program
     can resolve."""
     error: str
@@ -103,39 +103,39 @@ class StoreMetrics:
         """See `SaveCounts.success_rate`."""
         return self.counts.success_rate
 
-    def exposition(self) -> str:
+    def to_prometheus(self) -> str:
         """Return the metrics as text for Prometheus. Agents have no labels: there may be too many of them."""
         lines: list[str] = []
 
-        def emit(name: str, kind: str, about: str, *values: tuple[str, float]) -> None:
-            lines.extend((f"# HELP holdfast_agent_{name} {about}", f"# TYPE holdfast_agent_{name} {kind}"))
+        def emit(name: str, kind: str, text: str, *values: tuple[str, float]) -> None:
+            lines.extend((f"# HELP holdfast_agent_{name} {text}", f"# TYPE holdfast_agent_{name} {kind}"))
             lines.extend(f"holdfast_agent_{name}{suffix} {value!r}" for suffix, value in values)
 
         counts = self.counts
         outcomes = [(f'{{outcome="{each}"}}', getattr(counts, each)) for each in ("done", "unchanged", "failed")]
-        emit("saves_total", "counter", "Saves that ended, by how they did.", *outcomes)
+        emit("saves_total", "counter", "Saves, by their outcome.", *outcomes)
         for name, text in _COUNTERS.items():
             emit(f"{name}_total", "counter", text, ("", getattr(counts, name)))
         several = [(f'_bucket{{le="{_bound(bound)}"}}', count) for bound, count in self.buckets.items()]
         totals = [("_sum", counts.seconds), ("_count", self.buckets[float("inf")])]
-        emit("save_seconds", "histogram", "How long saves took that made a step.", *several, *totals)
-        emit("live", "gauge", "Agents that the program has.", ("", len(self.agents)))
-        emit("unsaved_changes", "gauge", "Changes that are not saved yet.", ("", self.unsaved))
-        emit("oldest_unsaved_seconds", "gauge", "The age of the oldest of them.", ("", self.oldest))
+        emit("save_seconds", "histogram", "The duration of saves that appended a step.", *several, *totals)
+        emit("live", "gauge", "Live agents of the program.", ("", len(self.agents)))
+        emit("unsaved_changes", "gauge", "Unsaved changes.", ("", self.unsaved))
+        emit("oldest_unsaved_seconds", "gauge", "The age of the oldest unsaved change.", ("", self.oldest))
         is_open = 0 if self.breaker == "closed" else 1
-        emit("breaker_open", "gauge", "Whether the store is left alone, because saves failed.", ("", is_open))
+        emit("breaker_open", "gauge", "Whether saves are suspended, because the store failed.", ("", is_open))
         return "\n".join(lines) + "\n"
 
 
 _COUNTERS = {
-    "retried": "Saves that came after one that failed.",
+    "retried": "Saves that followed a failed one.",
     "coalesced": "Changes that were saved together with another one.",
-    "changes": "Changes that were counted.",
-    "invalid": "Times that the state of an agent could not be taken.",
-    "opened": "Times that the breaker of auto-save opened.",
-    "transitions": "Transitions that were made.",
-    "failed_transitions": "Transitions that failed.",
-    "recoveries": "Times that something incomplete was found and resolved.",
+    "changes": "All changes.",
+    "invalid": "Times that the state of an agent could not be captured.",
+    "opened": "Times that the breaker opened.",
+    "transitions": "Transitions that succeeded.",
+    "failed_transitions": "Transitions whose action failed.",
+    "recoveries": "Times that something incomplete or damaged was found and resolved.",
 }
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
@@ -26,7 +26,7 @@ from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
-from holdfast.engine import trace_context, validation
+from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
@@ -38,12 +38,13 @@ from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
+from holdfast.hooks.feature_hooks import FeatureHooks
+from holdfast.security.handle import StoreHandle
 
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
 
-_LONGEST_PAUSE = 0.05
+_MAX_PAUSE = 0.05
 
 _METADATA = pack_name("metadata")
 
@@ -55,13 +56,13 @@ class AgentPersister:
     """Saves and loads one live agent."""
 
     def __init__(
-        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: AgentOptions | None = None
+        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, options: AgentOptions | None = None
     ) -> None:
         self.line = line
         self.agent = agent
         self.spec = spec
         self.data = data
-        self.settings = settings or spec.settings
+        self.options = options or spec.options
         self.point: StepRef | None = None
         """The step that the next one follows."""
         self.lock = threading.RLock()
@@ -84,7 +85,7 @@ class AgentPersister:
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
         data.conversation.check = line.handle.codec.pack_items
-        count = self.method("count_tokens")
+        count = self.find_method("count_tokens")
         if count is not None:
             data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
@@ -92,9 +93,9 @@ class AgentPersister:
         self.worker.register(self)
 
     def autosave(self, *, sync: bool) -> None:
-        """Save the agent automatically, if its settings say so."""
-        if self.settings.autosave is not None:
-            self.tracker = DirtyTracker(self, self.settings.autosave, self.worker, sync=sync)
+        """Save the agent automatically, if its options say so."""
+        if self.options.autosave is not None:
+            self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed
 
     def mark_changed(self, count: int = 1) -> None:
@@ -118,9 +119,9 @@ class AgentPersister:
         if self.tracker is not None:
             self.tracker.renew_locks()
 
-    def method(self, name: str) -> Callable[..., Any] | None:
+    def find_method(self, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent's author, such as `on_start`; None if there is none."""
-        return self.spec.method(self.agent, name)
+        return self.spec.find_method(self.agent, name)
 
     @property
     def version(self) -> int:
@@ -129,12 +130,12 @@ class AgentPersister:
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
-    def take(self) -> CapturedState:
+    def capture(self) -> CapturedState:
         """Capture the agent's state, and how it differs from what was saved. Raises `InvalidError` if the agent's own
         `validate` refuses it."""
         with self.lock:
             mark = 0 if self.tracker is None else self.tracker.start_capture()
-            messages = self.data.conversation.unsaved()
+            messages = self.data.conversation.unsaved_messages()
             packed = self._pack_channels(messages)
             added = [*self._pack_messages(messages), *messages.received]
             position = self.data.position
@@ -185,7 +186,7 @@ class AgentPersister:
 
     def check_valid(self, state: str, fields: Mapping[str, Any]) -> None:
         """Raise `InvalidError` if the agent or its machine refuses a state and these fields."""
-        validate = self.method("validate")
+        validate = self.find_method("validate")
         try:
             result = None if validate is None else validate(fields)
             if self.spec.machine is not None:
@@ -206,11 +207,11 @@ class AgentPersister:
     @property
     def where(self) -> str:
         """The agent's name for errors."""
-        return f"agent {self.line.id!r}"
+        return self.line.where
 
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef:
         """Save the agent. In the background, raises `AgentBusy` if it is in the middle of something."""
-        event = self.event("agent", "autosave" if background else "save")
+        event = self.build_event("agent", "autosave" if background else "save")
         return await self.commit(kind, [event], hook="agent.save", if_changed=if_changed, background=background)
 
     async def commit(
@@ -250,15 +251,15 @@ class AgentPersister:
         events = [*events, *hooks.events]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
-                await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
-            captured = self.tracker.capture() if background and self.tracker is not None else self.take()
+                await Pause(rng.random() * min(_MAX_PAUSE, 0.001 * attempt))
+            captured = self.tracker.capture() if background and self.tracker is not None else self.capture()
             if if_changed and not captured.delta and self.point is not None:
                 self.statistics.add(unchanged=1)
                 if self.tracker is not None:
                     self.tracker.mark_saved(captured.mark)
                 return self.point
             try:
-                (point,) = await self.send(self.attempt(kind, captured, events, permit))
+                (point,) = await self.send(self.build_attempt(kind, captured, events, permit))
             except ConflictError as conflict:
                 if not moves and await self.resolve_uncertain():
                     continue  # the conflict was with the agent's own step, which arrived only now
@@ -269,10 +270,10 @@ class AgentPersister:
             hooks.done(self.version, point.id)
             return point
         raise ConflictError(
-            f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
+            f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
         )
 
-    def attempt(
+    def build_attempt(
         self,
         kind: str,
         captured: CapturedState,
@@ -286,7 +287,7 @@ class AgentPersister:
         summary = line.summarize(self.spec.name, captured.position, length, metadata)
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
-        request = line.request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
+        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
         return Attempt(request, captured, events)
 
     async def send(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
@@ -334,7 +335,7 @@ class AgentPersister:
     async def _resolve_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
         """Resolve a step that was to be saved together with another agent's. It is not sent again: if it is not there,
         the next save takes its place, or conflicts with it if it arrives after all."""
-        newest = await self.line.newest()
+        newest = await self.line.latest_step()
         if newest is None or newest.id != attempt.request.id:
             return False
         self.uncertain_attempt = None
@@ -345,18 +346,18 @@ class AgentPersister:
 
     async def _resolve(self, conflict: ConflictError) -> None:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
-        how, base, line = self.settings.on_conflict, self.point, self.line
-        newest = await line.newest()
+        how, base, line = self.options.on_conflict, self.point, self.line
+        newest = await line.latest_step()
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")
-        theirs = await line.channels(newest)
-        record = await line.record(newest, theirs)
+        theirs = await line.read_channels(newest)
+        record = await line.read_record(newest, theirs)
         self._check_class(record)
         if not await line.is_ancestor(base, newest):
             raise conflict  # the agent was deleted and created again: the sides have no common base
         with self.lock:
-            messages = self.data.conversation.unsaved()
+            messages = self.data.conversation.unsaved_messages()
             sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
             if messages.is_rewrite and how != "overwrite" and record.messages != messages.base_count:
                 raise conflict
@@ -369,15 +370,15 @@ class AgentPersister:
             # Last: an agent that could not apply the state must not continue from there.
             self.point, self._saved_channels = newest, theirs
             if not messages.is_rewrite:  # messages of both sides are retained in any case
-                self.data.conversation.rebase(record.messages, record.tokens, self.messages)
+                self.data.conversation.rebase(record.messages, record.tokens, self.read_messages)
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         """Take over the values of channels. The caller has the lock. The author's own code comes first: if it raises,
         nothing else is changed."""
         data, pending = self.data, self._pending(state)
         undeclared = self.spec.restore(self.agent, state["fields"])
-        data.configuration, data.context, data.tools = (dict(state[name]) for name in _DICTS[:3])
-        data.workflow, data.metadata = (dict(state[name]) for name in _DICTS[3:])
+        for name in _DICTS:
+            setattr(data, name, dict(state[name]))
         data.status, data.state, data.created = state["status"], state["state"], state["created"]
         data.pending, data.undeclared_fields = pending, undeclared
 
@@ -385,7 +386,7 @@ class AgentPersister:
         pending = state.get(PENDING)
         return None if pending is None else PendingChange.of(pending, self.where)
 
-    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks:
+    async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks:
         """Call the hooks before a change with the state that is to be saved, and apply what they change of it. Raises
         `VetoError`."""
         line, scope = self.line, str(self.line.scope)
@@ -397,43 +398,35 @@ class AgentPersister:
             value = {name: getattr(data, name) for name in _DICTS}
             value["fields"] = {**data.undeclared_fields, **self.spec.persist(self.agent)}
             value = codec.unpack(codec.pack(value))  # a copy: the agent's own changes are not those of hooks
-        hooks = await calling(
-            engine,
-            hook,
-            scope=scope,
-            key=line.id,
-            value=value,
-            actor=line.handle.guard.actor,
-            trace=trace_context.current_or_new(),
-            metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
-        )
+        metadata = {"class": self.spec.name, "status": self.data.status, "state": self.data.state, **details}
+        hooks = await line.call_hooks(hook, metadata, value)
         if hooks.value is not value:
             self._apply_hook_changes(value, hooks.value)
         return hooks
 
     def _apply_hook_changes(self, before: Mapping[str, Any], after: Any) -> None:
         """Apply only what hooks changed, since the agent may have changed in the meantime."""
-        given = validation.require_mapping(after, "state of the agent, as a hook left it")
+        after = validation.require_mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
-                _apply_changes(getattr(self.data, name), before[name], given.get(name, {}))
+                _apply_changes(getattr(self.data, name), before[name], after.get(name, {}))
             fields = {**self.data.undeclared_fields, **self.spec.persist(self.agent)}
-            if _apply_changes(fields, before["fields"], given.get("fields", {})):
+            if _apply_changes(fields, before["fields"], after.get("fields", {})):
                 self.data.undeclared_fields = self.spec.restore(self.agent, fields)
 
     async def load(self, point: StepRef) -> AgentRecord:
         """Load the state of a step. If that fails, the agent is as it was, except for what its own `restore` did."""
         line = self.line
         await line.allow("read")
-        values = await line.channels(point)
-        record = await line.record(point, values)
+        values = await line.read_channels(point)
+        record = await line.read_record(point, values)
         self._check_class(record)
-        fields = self.spec.upgraded(record.fields, record.schema, self.where)
+        fields = self.spec.upgrade_fields(record.fields, record.schema, self.where)
         self.check_valid(record.state, fields)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:
             self._apply(state)
-            self.data.conversation.reset(record.messages, record.tokens, self.messages)
+            self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
             self.point, self._saved_channels, self.uncertain_attempt = point, values, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
@@ -449,12 +442,12 @@ class AgentPersister:
                 hint="Use another id; if the class was renamed, declare it under the name that it had",
             )
 
-    async def messages(self, start: int, stop: int) -> list[Any]:
+    async def read_messages(self, start: int, stop: int) -> list[Any]:
         """Read a range of the saved messages."""
         if self.point is None:
             return []
         await self.line.allow("read")
-        messages = await self.line.messages(self.point, start, stop)
+        messages = await self.line.read_messages(self.point, start, stop)
         await self.line.handle.guard.saw(self.line.scope, ())
         return messages
 
@@ -464,7 +457,7 @@ class AgentPersister:
         if tracker is not None and tracker.settings.write_through and tracker.unsaved and not self.open_blocks:
             await self.save(if_changed=True)
 
-    def event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
+    def build_event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
         """Build an event that records something done with the agent."""
         packed = b"" if detail is None else self.line.handle.codec.pack(detail)
         return Event(kind, self.line.handle.guard.actor, action, self.line.id, detail=packed)
@@ -475,10 +468,47 @@ class AgentPersister:
 
 def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
     """Change entries of a dict as those of another were changed. Returns whether any was."""
-    given = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
-    removed = [name for name in before if name not in given]
-    new = {name: each for name, each in given.items() if name not in before or each != before[name]}
+    after = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
+    removed = [name for name in before if name not in after]
+    new = {name: each for name, each in after.items() if name not in before or each != before[name]}
     for name in removed:
         value.pop(name, None)
     value.update(new)
     return bool(removed or new)
+
+
+class RestoreAgent(Protocol):
+    """Restores an agent by its id, with the application's code; or, if its class is not registered and that is allowed,
+    a placeholder for it."""
+
+    def __call__(
+        self, handle: StoreHandle, id: str, *, allow_placeholder: bool = False
+    ) -> Awaitable[AgentPersister]: ...
+
+
+class Placeholder:
+    """Stands in for an agent whose class is not registered: its fields stay as they are."""
+
+    def __init__(self) -> None:
+        self._fields: Mapping[str, Any] = {}
+
+    def persist(self) -> Mapping[str, Any]:
+        return self._fields
+
+    def restore(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def validate(self, fields: Mapping[str, Any]) -> None:
+        pass
+
+    def handle_recovery(self, recovery: Any) -> None:
+        pass
+
+
+async def load_placeholder(line: AgentLine) -> AgentPersister:
+    """Load an agent without the application's code."""
+    point = await line.require_step()
+    record = await line.read_record(point)
+    persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
+    await persister.load(point)
+    return persister

@@ -6,22 +6,21 @@ without an action takes one step: it has no middle.
 
 from __future__ import annotations
 
-import time as clocks
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from time import perf_counter_ns
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from holdfast.agents.definition.callbacks import invoke
 from holdfast.agents.definition.spec import Spec
-from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind
+from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
 from holdfast.agents.runtime.data import Attempt
 from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.fair_lock import FairLock
-from holdfast.agents.runtime.recovery_report import Recovery
-from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
@@ -81,11 +80,11 @@ class PhasedAgent(TrackedAgent, Protocol):
 
     @property
     def where(self) -> str: ...
-    def method(self, name: str) -> Callable[..., Any] | None: ...
+    def find_method(self, name: str) -> Callable[..., Any] | None: ...
     def check_valid(self, state: str, fields: Any) -> None: ...
     def now(self) -> datetime: ...
     async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
-    async def call_hooks(self, hook: str, **about: Any) -> FeatureHooks: ...
+    async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks: ...
     async def resolve_uncertain(self) -> bool: ...
 
 
@@ -153,7 +152,7 @@ class Lifecycle:
 
     async def _choose(self, machine: Machine, trigger: str, data: Any) -> Transition:
         state, agent = self.persister.data.state, self.persister.agent
-        for transition in machine.ways(trigger, state, self.where):
+        for transition in machine.transitions_for(trigger, state, self.where):
             if transition.guard is None or await invoke(bind(transition.guard, agent), data):
                 for validator in transition.validators:
                     await invoke(bind(validator, agent), data)
@@ -199,23 +198,23 @@ class Lifecycle:
         """Save that the agent failed, then call its `on_fail`. A change that is under way stays so, and is resolved at
         the next start."""
         async with self.exclusive("the failure"):
-            data, text = self.persister.data, error if isinstance(error, str) else _error_text(error)
+            data, text = self.persister.data, error if isinstance(error, str) else error_text(error)
             with trace_context.correlation() as correlation:
                 pending = self._pending_change("lifecycle", "fail", data.status, "failed", correlation)
                 hooks = await self._call_hooks(pending, "agent.fail")
-                event = self.event(pending, clocks.perf_counter_ns(), text)._replace(outcome="ok")
+                event = self.build_event(pending, perf_counter_ns(), text)._replace(outcome="ok")
                 position = data.position._replace(status="failed")
                 point = await self.persister.commit("lifecycle", [event, *hooks.events], position=position)
                 hooks.done(self.persister.version, point.id)
                 self.owns_status = True
-                on_fail = self.persister.method("on_fail")
+                on_fail = self.persister.find_method("on_fail")
                 if on_fail is not None:
                     await invoke(on_fail, error)
 
     async def change_status(self, trigger: str, *, after_recovery: bool = False) -> None:
         """Change the status, which may be one that a recovery left."""
         status = self.persister.data.status
-        transition = LIFECYCLE.ways(trigger, "stopped" if after_recovery else status, self.where)[0]
+        transition = LIFECYCLE.transitions_for(trigger, "stopped" if after_recovery else status, self.where)[0]
         with trace_context.correlation() as correlation:
             pending = self._pending_change("lifecycle", trigger, status, transition.target, correlation)
             await self.run(self.plan_status_change(transition, pending), f"agent.{trigger}")
@@ -224,7 +223,7 @@ class Lifecycle:
     def plan_status_change(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
         """Plan the change that a transition of the lifecycle makes."""
         before = self.persister.data.position._replace(pending=None)
-        method = self.persister.method(str(transition.action))
+        method = self.persister.find_method(str(transition.action))
         return TwoPhaseChange(
             pending,
             self._action([] if method is None else [method]),
@@ -241,7 +240,7 @@ class Lifecycle:
     async def report_recovery(self, recovery: Recovery) -> None:
         """Add a recovery to the list, and pass it to the agent's own handler."""
         self.recoveries.append(recovery)
-        handler = self.persister.method("handle_recovery")
+        handler = self.persister.find_method("handle_recovery")
         if handler is not None:
             await invoke(handler, recovery)
 
@@ -253,7 +252,7 @@ class Lifecycle:
         An error of the action is saved, too. Anything else that ends it, such as an interrupt or an unavailable store,
         leaves the change under way, in memory as in the store.
         """
-        started, self.unsaved_result = clocks.perf_counter_ns(), None
+        started, self.unsaved_result = perf_counter_ns(), None
         hooks = await self._call_hooks(change.pending, hook)
         events, begin_step = hooks.events, ""
         if change.action is not None:
@@ -271,7 +270,7 @@ class Lifecycle:
             await change.action()
             self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
-            event = self.event(change.pending, started, _error_text(error))
+            event = self.build_event(change.pending, started, error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
 
@@ -280,31 +279,18 @@ class Lifecycle:
         change = result.change
         if change.action is not None:
             self.unsaved_result = result
-        event = self.event(change.pending, result.started, begin_step=result.begin_step)
+        event = self.build_event(change.pending, result.started, begin_step=result.begin_step)
         await self.persister.commit(change.pending.kind, [event, *events], position=change.after)
         self.unsaved_result = None
 
-    def event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
+    def build_event(self, pending: PendingChange, started: int, error: str = "", begin_step: str = "") -> Event:
         """Build the event that records a change."""
-        detail: dict[str, Any] = {"from": pending.source, "to": pending.target, "data": pending.data}
-        if error:
-            detail["error"] = error
-        if begin_step:
-            detail["begun"] = begin_step
-        handle = self.persister.line.handle
-        return Event(
-            pending.kind,
-            handle.guard.actor,
-            pending.trigger,
-            f"{pending.source} → {pending.target}",
-            "error" if error else "ok",
-            clocks.perf_counter_ns() - started,
-            handle.codec.pack(detail),
-        )
+        detail = ({"error": error} if error else {}) | ({"begun": begin_step} if begin_step else {})
+        return change_event(self.persister.line, pending, detail, perf_counter_ns() - started)
 
     async def _call_hooks(self, pending: PendingChange, hook: str) -> FeatureHooks:
-        about = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
-        return await self.persister.call_hooks(hook, **about)
+        details = {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
+        return await self.persister.call_hooks(hook, **details)
 
     def _pending_change(
         self, kind: str, trigger: str, source: str, target: str, correlation: str, data: Any = None
@@ -338,10 +324,23 @@ def find_transition(machine: Machine, pending: PendingChange) -> Transition | No
 
 def _alternatives(machine: Machine, pending: PendingChange) -> list[Transition]:
     try:
-        transitions = machine.ways(pending.trigger, pending.source)
+        transitions = machine.transitions_for(pending.trigger, pending.source)
     except InvalidError:
         return []
     return [each for each in transitions if each.target == pending.target]
+
+
+def change_event(line: AgentLine, pending: PendingChange, detail: Mapping[str, Any], duration: int = 0) -> Event:
+    """Build the event that records the outcome of a change: an error, if the details have one."""
+    return Event(
+        pending.kind,
+        line.handle.guard.actor,
+        pending.trigger,
+        f"{pending.source} → {pending.target}",
+        "error" if "error" in detail else "ok",
+        duration,
+        line.handle.codec.pack({"from": pending.source, "to": pending.target, "data": pending.data, **detail}),
+    )
 
 
 def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictError:
@@ -354,13 +353,64 @@ def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictE
     )
 
 
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def parse_status(name: str) -> Status:
     """Return the status of a name. Raises `CorruptError` if there is none."""
     for status in STATUSES:
         if status == name:
             return status
     raise CorruptError(f"there is no status {name!r}", hint="Resolve it by hand, or roll the agent back")
+
+
+RecoveryKind: TypeAlias = Literal["crashed", "transition", "lifecycle", "transfer", "fell-back"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Something that was found half-done, and how it was resolved."""
+
+    agent: str
+    """The id of the agent."""
+    kind: RecoveryKind
+    """`crashed`: the record says that the agent is running, and no process runs it. `transition`, `lifecycle` and
+    `transfer`: such a change was under way. `fell-back`: the newest state could not be read."""
+    resolved: Literal["back", "forward", "none"]
+    """Whether the change was undone (`back`) or finished (`forward`); `none` where there was nothing to resolve."""
+    time: datetime
+    """When it was resolved."""
+    since: datetime
+    """When the change had begun; or when the agent was last saved."""
+    version: int
+    """The version of the agent that was found."""
+    pending: PendingChange | None = None
+    """The change that was under way."""
+    ran: bool = False
+    """Whether the action was run, or is known to have ended. If this is false for a finished change, the change was
+    finished without its action."""
+    lost: tuple[str, ...] = ()
+    """The ids of steps that could not be read, the newest first."""
+
+    def __str__(self) -> str:
+        if self.pending is None:
+            return f"agent {self.agent!r}: {self.kind}, since {self.since.isoformat(timespec='seconds')}"
+        pending = self.pending
+        how = {"back": "undone", "forward": "finished", "none": "left"}[self.resolved]
+        how += ", without its action" if self.resolved == "forward" and not self.ran else ""
+        return f"agent {self.agent!r}: {pending.kind} {pending.trigger!r} {pending.source} → {pending.target}: {how}"
+
+
+def recovery_event(line: AgentLine, recovery: Recovery) -> Event:
+    """Build the event that records a recovery."""
+    pending = recovery.pending
+    detail: dict[str, Any] = {"since": recovery.since, "version": recovery.version, "ran": recovery.ran}
+    if pending is not None:
+        detail |= {"trigger": pending.trigger, "from": pending.source, "to": pending.target, "data": pending.data}
+        detail |= {"correlation": pending.correlation}
+    if recovery.lost:
+        detail["lost"] = list(recovery.lost)
+    guard, pack = line.handle.guard, line.handle.codec.pack
+    return Event("recovery", guard.actor, recovery.kind, line.id, recovery.resolved, detail=pack(detail))
+
+
+def recovery_kind(pending: PendingChange) -> RecoveryKind:
+    """Return the kind of recovery that a pending change takes."""
+    return {"transition": "transition", "transfer": "transfer"}.get(pending.kind, "lifecycle")  # type: ignore[return-value]

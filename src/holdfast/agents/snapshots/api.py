@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import secrets as randomness
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import update_wrapper
+from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.snapshots import container, contents, strict_json
@@ -19,7 +19,7 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import FolderEntry, Location
+from holdfast.agents.snapshots.locations import SUFFIX, Location
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.targets import Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
@@ -87,31 +87,31 @@ async def snapshot(
     _check_limit(limit)
     location = locate(target, options, require_suffix=True)
     scan = SecretScan(secrets, not_secret)
-    frozen = await contents.freeze(agent, config, scan)
+    content = await contents.dump_content(agent, config, scan)
     time = datetime.now(UTC).isoformat()
-    id = randomness.token_hex(16)
+    id = token_hex(16)
 
-    def header(content: PayloadInfo) -> SnapshotHeader:
+    def build_header(payload: PayloadInfo) -> SnapshotHeader:
         return SnapshotHeader(
             id=id,
             format=FORMAT,
             version=VERSION,
-            kind=frozen.kind,
-            type=frozen.type,
-            name=_encodable(frozen.name),
+            kind=content.kind,
+            type=content.type,
+            name=_encodable(content.name),
             time=time,
             description=description,
             versions=contents.versions(),
             secrets=tuple(sorted(scan.secrets)),
             classes=tuple(sorted(scan.classes)),
-            tools=frozen.tools,
-            middleware=frozen.middleware,
-            content=content,
+            tools=content.tools,
+            middleware=content.middleware,
+            content=payload,
         )
 
-    def build() -> bytes:
-        scan.check_texts([frozen.tree, description, frozen.name], "content")
-        data = strict_json.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
+    def build_file() -> bytes:
+        scan.check_texts([content.tree, description, content.name], "content")
+        data = strict_json.write({"kind": content.kind, "content": content.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",
@@ -119,9 +119,9 @@ async def snapshot(
                 hint="Give `limit`, here and when you restore",
             )
         strict_json.check_shape(data, location.where)
-        return container.build(data, header)
+        return container.build(data, build_header)
 
-    data = await BlockingCall(build)
+    data = await BlockingCall(build_file)
     await location.write(data, overwrite=overwrite)
     return info_of(container.read_header(data, location.where)[0], len(data), location.where)
 
@@ -174,11 +174,10 @@ async def restore(
         from holdfast.agents.snapshots.langchain_agents import AgentCode
 
         code = AgentCode(*parts, accept_changes)
-    settings = {} if checkpointer is None else {"checkpointer": checkpointer}
     restore_options = contents.RestoreOptions(
-        store, agent_id, live, secrets, secrets_from_env, allow, code, thread, settings
+        store, agent_id, live, secrets, secrets_from_env, allow, code, thread, checkpointer
     )
-    return await contents.thaw(header.kind, tree, header.secrets, restore_options, location.where)
+    return await contents.restore_content(header.kind, tree, header.secrets, restore_options, location.where)
 
 
 arestore = _async(restore)
@@ -222,30 +221,33 @@ averify = _async(verify)
 
 @_sync
 async def list(  # noqa: A001 - reads as snapshots.list
-    place: Target, *, after: str = "", limit: int | None = None, **options: Any
+    folder: Target, *, after: str = "", limit: int | None = None, **options: Any
 ) -> builtins.list[SnapshotListing]:
     """Return the snapshots in a directory, or under a prefix in a bucket, in the order of their names.
 
     Only the start of each is read. Files that cannot be read are listed with their `problem`. Use `after` and `limit`
     for pages.
     """
-    folder = locate_folder(place, options)
-    entries = [entry for entry in await folder.entries() if entry.name > after]
+    storage = locate_folder(folder, options)
+    entries = sorted(
+        entry
+        for entry in await storage.listed("")
+        if entry.name > after and entry.name.endswith(SUFFIX) and entry.name != SUFFIX and "/" not in entry.name
+    )
     snapshots = []
     for entry in entries[: None if limit is None else max(limit, 0)]:
-        header: SnapshotInfo | None = None
-        problem = entry.problem
+        location, header, problem = Location(storage, entry.name), None, entry.problem
         if not problem:
             try:
-                header = await _info_of(folder.location(entry.name))
+                header = await _info_of(location)
                 if header.size != entry.size:
                     problem, header = f"it has {entry.size:,} bytes, and should have {header.size:,}", None
             except SnapshotNotFoundError:
                 continue  # deleted in the meantime
             except HoldfastError as error:
                 problem = error.what
-        where, modified = folder.where(entry.name), _modified_time(entry)
-        snapshots.append(SnapshotListing(where, entry.name, entry.size, modified, header, problem))
+        modified = _to_datetime(entry.modified)
+        snapshots.append(SnapshotListing(location.where, entry.name, entry.size, modified, header, problem))
     return snapshots
 
 
@@ -276,10 +278,10 @@ async def _info_of(location: Location) -> SnapshotInfo:
     return info_of(header, container.size_of(header), location.where)
 
 
-def _modified_time(entry: FolderEntry) -> datetime:
-    """Return when a file was modified; 1970, if its time is out of range."""
+def _to_datetime(seconds: float) -> datetime:
+    """Return the time of a file; 1970, if it is out of range."""
     try:
-        return datetime.fromtimestamp(entry.modified, UTC)
+        return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(0, UTC)
 

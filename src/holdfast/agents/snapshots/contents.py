@@ -40,7 +40,7 @@ class RestoreOptions(NamedTuple):
     allow: Any
     code: Any
     thread: str | None
-    settings: Mapping[str, Any]
+    checkpointer: Any
 
 
 def versions() -> dict[str, str]:
@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
+async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
     """Convert an object to a tree. Raises `SnapshotUnsupportedError` if that is impossible."""
     if (line := await _line(value)) is not None:
         if config is not None:
@@ -62,17 +62,17 @@ async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
-        document, record = await holdfast_agents.freeze(line, version, scan)
+        document, record = await holdfast_agents.export_agent(line, version, scan)
         return SnapshotContent("persistent", record.kind, record.id, document)
     _require("langchain_core")
     if _is_graph(value):
         from holdfast.agents.snapshots import langchain_agents
 
-        tree: dict[str, Any] = {"agent": langchain_agents.freeze(value, scan), "thread": None}
+        tree: dict[str, Any] = {"agent": langchain_agents.dump_agent(value, scan), "thread": None}
         if config is not None:
             from holdfast.agents.snapshots import thread_state
 
-            tree["thread"] = await BlockingCall(lambda: thread_state.freeze(value, config, scan))
+            tree["thread"] = await BlockingCall(lambda: thread_state.dump_thread(value, config, scan))
         name = tree["agent"]["name"] or ""
         code = langchain_agents.required_code(tree["agent"])
         return SnapshotContent("agent", type(value).__name__, name, tree, *code)
@@ -101,10 +101,10 @@ async def freeze(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
     return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
 
 
-async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
+async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
     """Create the object of a tree. `names` are the secrets that the header asks for."""
     if kind == "persistent":
-        return await _thaw_holdfast_agent(tree, options, where)
+        return await _restore_holdfast_agent(tree, options, where)
     if options.agent_id is not None or not options.live:
         raise SnapshotInvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
     _require("langchain_core")
@@ -112,7 +112,7 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOp
 
     rules = build_rules(options.allow, options.secrets, from_env=options.secrets_from_env, names=names)
     if kind == "agent":
-        return await _thaw_langchain_agent(tree, rules, options, where)
+        return await _restore_langchain_agent(tree, rules, options, where)
     _check_no_agent_options(options, where)
     if options.store is not None:
         raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
@@ -131,7 +131,7 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOp
 
 
 def _check_no_agent_options(options: RestoreOptions, where: str) -> None:
-    if options.code or options.settings or options.thread is not None:
+    if options.code or options.checkpointer is not None or options.thread is not None:
         raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
             "is none",
@@ -148,11 +148,11 @@ async def _line(value: Any) -> AgentLine | None:
         return line_of(value.store, value.id)
     if not isinstance(value, AgentOperations):
         return None
-    await value.keeper.save(if_changed=True)
-    return value.keeper.line
+    await value.persister.save(if_changed=True)
+    return value.persister.line
 
 
-async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -> Any:
+async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -> Any:
     from holdfast.agents.api.agent import restore_agent
     from holdfast.agents.definition.spec import registry
     from holdfast.agents.snapshots import holdfast_agents
@@ -166,32 +166,27 @@ async def _thaw_holdfast_agent(tree: Any, options: RestoreOptions, where: str) -
     if options.live:
         registry.get(name)  # its error says what to import, before anything is written
     line = holdfast_agents.line_of(options.store, tree["id"] if options.agent_id is None else options.agent_id)
-    record = await holdfast_agents.thaw(tree, line, where)
+    record = await holdfast_agents.import_agent(tree, line, where)
     return await restore_agent(options.store.agents, line.id, {}) if options.live else record
 
 
-async def _thaw_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, where: str) -> Any:
+async def _restore_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, where: str) -> Any:
     _require("langchain")
     from holdfast.agents.snapshots import langchain_agents, thread_state
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
         raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
-    settings = dict(options.settings)
-    if options.store is not None:
-        settings["store"] = options.store
-    if tree["thread"] is not None and settings.get("checkpointer") is None:
+    saver, code = options.checkpointer, options.code or langchain_agents.AgentCode()
+    if tree["thread"] is not None and saver is None:
         from langgraph.checkpoint.memory import InMemorySaver
 
-        settings["checkpointer"] = InMemorySaver()
-    agent = langchain_agents.thaw(tree["agent"], rules, options.code or langchain_agents.AgentCode(), settings, where)
+        saver = InMemorySaver()
+    agent = langchain_agents.load_agent(tree["agent"], rules, code, saver, options.store, where)
     if tree["thread"] is None:
         if options.thread is not None:
             raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
-    call: BlockingCall[None] = BlockingCall(
-        lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], options.thread, where)
-    )
-    await call
+    await BlockingCall(lambda: thread_state.load_thread(tree["thread"], saver, options.thread, where))
     return agent
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.agents.snapshots.json_values import check_fields
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import export_document, import_document
 from holdfast.agents.storage.record import PENDING, AgentRecord
@@ -44,11 +44,11 @@ class StoredAgent(NamedTuple):
     """The version; by default the newest."""
 
 
-async def freeze(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
+async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
     """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`."""
     await line.allow("read")
-    point = await line.point(version)
-    record = await line.record(point)
+    point = await line.require_step(version)
+    record = await line.read_record(point)
     if record.pending is not None:
         raise SnapshotInvalidError(
             f"the agent is in the middle of something: {record.pending.trigger}",
@@ -71,7 +71,7 @@ def class_of(tree: Any, where: str) -> str:
     return name
 
 
-async def thaw(tree: Any, line: AgentLine, where: str) -> AgentRecord:
+async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
     """Save the agent of a tree. Raises `SnapshotExistsError` if its id is in use."""
     try:
         return await import_document(line, tree)

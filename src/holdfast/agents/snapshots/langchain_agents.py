@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -23,9 +23,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots import strict_json
-from holdfast.agents.snapshots.json_values import check_fields, from_tree, to_tree
 from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
@@ -75,10 +75,10 @@ class AgentCode(NamedTuple):
     accept_changes: bool = False
 
 
-# Freeze -------------------------------------------------------------------------------------------------------------
+# Dump ---------------------------------------------------------------------------------------------------------------
 
 
-def freeze(agent: Graph, scan: SecretScan) -> dict[str, Any]:
+def dump_agent(agent: Graph, scan: SecretScan) -> dict[str, Any]:
     """Return an agent as a tree of JSON. Raises `SnapshotUnsupportedError` if it cannot be separated."""
     parts = _parts(agent)
     tools = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
@@ -119,7 +119,7 @@ def _closure(agent: Graph) -> dict[str, Any]:
     function = getattr(node.runnable, "func", None) if node is not None else None
     if not isinstance(function, FunctionType) or (function.__module__, function.__qualname__) != _MODEL_NODE:
         raise SnapshotUnsupportedError(
-            "this graph was not made by langchain.agents.create_agent",
+            "this graph was not created by langchain.agents.create_agent",
             hint="Its nodes are code. Take snapshots of its model, prompts and messages, or store its threads with "
             "HoldfastSaver",
         )
@@ -189,13 +189,13 @@ def _shape(agent: Graph, parts: AgentParts) -> dict[str, Any]:
 def _wrappers(chain: Any) -> list[AgentMiddleware[Any, Any]]:
     """Return the middleware whose methods a composed handler calls, nested in one another."""
     middleware: list[AgentMiddleware[Any, Any]] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [chain]
     while stack:
         each = stack.pop()
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         if isinstance(each, MethodType):
             if isinstance(each.__self__, AgentMiddleware):
                 middleware.append(each.__self__)
@@ -220,11 +220,13 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-# Thaw ---------------------------------------------------------------------------------------------------------------
+# Load ---------------------------------------------------------------------------------------------------------------
 
 
-def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: Mapping[str, Any], where: str) -> Graph:
-    """Create the agent of a tree, with the code that the caller passed. `settings` are arguments of `create_agent`."""
+def load_agent(
+    tree: dict[str, Any], rules: RevivalRules, code: AgentCode, checkpointer: Any, store: Any, where: str
+) -> Graph:
+    """Create the agent of a tree, with the code, the checkpointer and the store that the caller passed."""
     check_fields(tree, _FIELDS, where)
     model = revive(tree["model"], "model", rules)
     prompt = None if tree["system_prompt"] is None else revive(tree["system_prompt"], "system_prompt", rules)
@@ -238,15 +240,15 @@ def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: M
     _check_config(config, where)
     _check_names(tree, code, where)
     response_format = code.response_format
-    frozen_format = tree["response_format"]
-    if frozen_format is not None and response_format is None:
-        if frozen_format.get("given") is not False:
+    stored_format = tree["response_format"]
+    if stored_format is not None and response_format is None:
+        if stored_format.get("given") is not False:
             raise SnapshotInvalidError(
                 "the agent answers in a format whose class is not in the snapshot",
                 where=where,
                 hint="restore(…, response_format=…)",
             )
-        response_format = from_tree(frozen_format.get("schema"), where)
+        response_format = from_tree(stored_format.get("schema"), where)
     try:
         agent: Graph = create_agent(
             model,
@@ -260,7 +262,8 @@ def thaw(tree: dict[str, Any], rules: RevivalRules, code: AgentCode, settings: M
             interrupt_after=tree["interrupt_after"] or None,
             debug=tree["debug"],
             name=tree["name"],
-            **settings,
+            checkpointer=checkpointer,
+            store=store,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
         raise SnapshotInvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
@@ -281,7 +284,7 @@ def _check_names(tree: dict[str, Any], code: AgentCode, where: str) -> None:
     try:
         tools, middleware = required_code(tree)
         if not all(type(name) is str for name in (*tools, *middleware)):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not a string")
     except (KeyError, TypeError) as error:
         raise SnapshotCorruptError("the content names no tools", where=where) from error
     nested_tools = [tool for each in code.middleware for tool in getattr(each, "tools", ())]
@@ -303,17 +306,17 @@ def _tool_name(tool: Any) -> str:
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
 
 
-def _check_shape(frozen: dict[str, Any], shape: dict[str, Any], where: str) -> None:
+def _check_shape(stored: dict[str, Any], shape: dict[str, Any], where: str) -> None:
     # Both as JSON values: a tuple in one is a list in the other.
     shape = strict_json.read(strict_json.write(shape), where)
-    if frozen == shape:
+    if stored == shape:
         return
     differences = []
     for part in shape:
-        if frozen.get(part) == shape[part]:
+        if stored.get(part) == shape[part]:
             continue
-        if isinstance(shape[part], dict) and isinstance(frozen.get(part), dict):
-            old: dict[str, Any] = frozen[part]
+        if isinstance(shape[part], dict) and isinstance(stored.get(part), dict):
+            old: dict[str, Any] = stored[part]
             names = sorted(key for key in shape[part].keys() | old.keys() if shape[part].get(key) != old.get(key))
             differences.append(f"{part} ({', '.join(names)})")
         else:

@@ -117,11 +117,13 @@ class _DumpCheck:
         is_message = is_message or isinstance(value, BaseMessage | Document)
         fields = type(value).model_fields
         for key, item in data["kwargs"].items():
-            own, at = getattr(value, key, None), f"{path}.{key}"
-            if _is_secret_marker(item) and own != item:  # LangChain has replaced the secret by a marker
-                self._scan.add_secret(item["id"][0], own)
+            attribute, at = getattr(value, key, None), f"{path}.{key}"
+            if _is_secret_marker(item) and attribute != item:  # LangChain has replaced the secret by a marker
+                self._scan.add_secret(item["id"][0], attribute)
                 continue
-            if isinstance(own, dict) and own != item:  # a marker inside the dict, which `load` would not replace
+            if (
+                isinstance(attribute, dict) and attribute != item
+            ):  # a marker inside the dict, which `load` would not replace
                 raise SnapshotUnsupportedError(
                     f"{_name(type(value))} declares a secret inside a field, which LangChain does not restore",
                     where=at,
@@ -298,12 +300,12 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
     Pydantic creates objects from plain dicts, and so templates of jinja2 that LangChain did not see. And a secret in
     another field than its class declares, such as a name or a header, would be disclosed.
     """
-    stack, seen, declared = [value], set(), set[_SecretUse]()
+    stack, visited, declared = [value], set(), set[_SecretUse]()
     while stack:
         each = stack.pop()
-        if not isinstance(each, BaseModel | dict | list | tuple) or id(each) in seen:
+        if not isinstance(each, BaseModel | dict | list | tuple) or id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         if not isinstance(each, BaseModel):
             stack += each.values() if isinstance(each, dict) else each
             continue
@@ -321,7 +323,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
             f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which is not "
             "declared as a secret",
             where=path,
-            hint="It may have been made to disclose the secret",
+            hint="The snapshot may have been forged to disclose the secret",
         )
 
 
@@ -333,7 +335,7 @@ def _check_secret(value: dict[str, Any], at: str, holder: tuple[str, str] | None
         raise SnapshotRefusedError(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
             where=at,
-            hint="It may have been made to disclose the secret",
+            hint="The snapshot may have been forged to disclose the secret",
         )
     return _SecretUse(*holder, id[0])
 

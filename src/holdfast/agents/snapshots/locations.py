@@ -1,17 +1,20 @@
-"""Locations of snapshots: the interface, and files."""
+"""Locations of snapshots: an object in a storage, such as a file in a directory."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import secrets
 import stat
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import BlockingCall
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -26,103 +29,117 @@ from holdfast.errors import (
 SUFFIX = ".hfsnap"
 
 
-class FolderEntry(NamedTuple):
-    """A snapshot in a listing. `modified` is in seconds since 1970."""
-
-    name: str
-    size: int
-    modified: float
-    problem: str = ""
-
-
-class Location(ABC):
-    """The location of a snapshot. `where` is its name for errors, without secrets."""
-
-    where: str
-
-    @abstractmethod
-    async def read(self, most: int) -> bytes:
-        """Return the first `most` bytes, or all if there are fewer. Raises `SnapshotNotFoundError`."""
-
-    @abstractmethod
-    async def write(self, data: bytes, *, overwrite: bool) -> None:
-        """Write these bytes durably, all of them or none. Raises `SnapshotExistsError`."""
-
-    @abstractmethod
-    async def exists(self) -> bool:
-        """Return whether something exists at the location."""
-
-    @abstractmethod
-    async def delete(self) -> None:
-        """Delete the snapshot. Raises `SnapshotNotFoundError`."""
-
-
-class Folder(ABC):
-    """A container of snapshots: a directory, or a prefix in a bucket."""
-
-    @abstractmethod
-    async def entries(self) -> list[FolderEntry]:
-        """Return the entries directly in it whose names have the suffix of snapshots, sorted."""
-
-    @abstractmethod
-    def location(self, name: str) -> Location:
-        """Return the location of an entry."""
+class SnapshotStorage(ObjectStorage):
+    """A storage of objects for sync callers and asyncio."""
 
     @abstractmethod
     def where(self, name: str) -> str:
-        """Return the name of an entry for errors."""
+        """Return the path or URL of an object for errors, without secrets."""
 
 
-class FileLocation(Location):
-    """A file."""
+class Location(NamedTuple):
+    """The location of a snapshot: a storage, and a name in it."""
+
+    storage: SnapshotStorage
+    name: str
+
+    @property
+    def where(self) -> str:
+        """The path or URL for errors."""
+        return self.storage.where(self.name)
+
+    async def read(self, most: int) -> bytes:
+        """Return the first `most` bytes, or all if there are fewer. Raises `SnapshotNotFoundError`."""
+        data = await self.storage.get(self.name, 0, most)
+        if data is None:
+            raise self._missing_error()
+        return data
+
+    async def write(self, data: bytes, *, overwrite: bool) -> None:
+        """Write these bytes durably, all of them or none. Raises `SnapshotExistsError`."""
+        if overwrite:
+            await self.storage.put(self.name, data)
+        elif not await self.storage.create(self.name, data):
+            hint = "Use another name, or overwrite it: overwrite=True"
+            raise SnapshotExistsError("this name is in use", where=self.where, hint=hint)
+
+    async def exists(self) -> bool:
+        """Return whether there is a snapshot, or another file."""
+        return await self.storage.exists(self.name)
+
+    async def delete(self) -> None:
+        """Delete the snapshot. Raises `SnapshotNotFoundError`."""
+        if not await self.exists():
+            raise self._missing_error()
+        await self.storage.delete([self.name])
+
+    def _missing_error(self) -> SnapshotNotFoundError:
+        hint = "List the snapshots to see which exist"
+        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
+
+
+class PlainDirectory(SnapshotStorage):
+    """The files of a directory that is not a store's: it must exist, and gets nothing but the files themselves."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.where = str(path)
 
-    async def read(self, most: int) -> bytes:
-        call: BlockingCall[bytes] = BlockingCall(lambda: self._read(most))
+    def where(self, name: str) -> str:
+        return str(self._path / name)
+
+    async def create(self, name: str, data: bytes) -> bool:
+        call: BlockingCall[bool] = BlockingCall(lambda: self._write(self._path / name, data, overwrite=False))
         return await call
 
-    async def write(self, data: bytes, *, overwrite: bool) -> None:
-        call: BlockingCall[None] = BlockingCall(lambda: self._write(data, overwrite))
-        await call
+    async def put(self, name: str, data: bytes) -> None:
+        await BlockingCall(lambda: self._write(self._path / name, data, overwrite=True))
 
-    async def exists(self) -> bool:
-        call: BlockingCall[bool] = BlockingCall(self._exists)
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        call: BlockingCall[bytes | None] = BlockingCall(lambda: self._read(self._path / name, start, length))
         return await call
 
-    async def delete(self) -> None:
-        call: BlockingCall[None] = BlockingCall(self._delete)
-        await call
+    async def exists(self, name: str) -> bool:
+        call: BlockingCall[bool] = BlockingCall(lambda: self._exists(self._path / name))
+        return await call
 
-    def _read(self, most: int) -> bytes:
+    async def listed(self, prefix: str) -> list[ObjectInfo]:
+        call: BlockingCall[list[ObjectInfo]] = BlockingCall(lambda: self._list(self._path / prefix))
+        return await call
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for path in map(self._path.joinpath, names):
+            await BlockingCall(functools.partial(self._delete, path))
+
+    def _read(self, path: Path, start: int, length: int | None) -> bytes | None:
         try:
             # Do not wait forever for something that is no file, such as a pipe without a writer.
-            file = os.open(self._path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
             try:
-                if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise SnapshotCorruptError("this is no file", where=self.where)
-                parts, left = [], most
-                while left > 0 and (part := os.read(file, min(left, 1 << 24))):
-                    parts.append(part)
-                    left -= len(part)
-                return b"".join(parts)
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise SnapshotCorruptError("this is no file", where=str(path))
+                with open(file, "rb", closefd=False) as opened:
+                    opened.seek(start)
+                    left = max(0, status.st_size - start)
+                    return opened.read(left if length is None else min(length, left))
             finally:
                 os.close(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
-            raise self._build_error(error, "read") from error
+            raise _file_error(error, path, "read") from error
 
-    def _exists(self) -> bool:
+    def _exists(self, path: Path) -> bool:
         try:
-            return stat.S_ISREG(self._path.stat().st_mode)
+            return stat.S_ISREG(path.stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise self._build_error(error, "looked for") from error
+            raise _file_error(error, path, "looked for") from error
 
-    def _write(self, data: bytes, overwrite: bool) -> None:
-        new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.part")
+    def _write(self, path: Path, data: bytes, *, overwrite: bool) -> bool:
+        """Write a file. Returns False if the name is in use, and the file is not to be overwritten."""
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             try:
                 with new.open("xb") as file:
@@ -130,93 +147,70 @@ class FileLocation(Location):
                     file.flush()
                     os.fsync(file.fileno())
                 if overwrite:
-                    new.replace(self._path)
+                    new.replace(path)
                 else:
-                    _claim_name(new, self._path)
-                flush_folder(self._path.parent)
+                    _claim_name(new, path)
+                flush_folder(path.parent)
             finally:
                 new.unlink(missing_ok=True)
+        except FileExistsError:
+            return False
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError("there is no such directory", where=str(path.parent), hint="Create it first") from error
         except OSError as error:
-            raise self._build_error(error, "written") from error
+            raise _file_error(error, path, "written") from error
+        return True
 
-    def _delete(self) -> None:
+    def _delete(self, path: Path) -> None:
         try:
-            if not stat.S_ISREG(self._path.lstat().st_mode):
-                raise SnapshotInvalidError(
-                    "this is a link or a directory, and no file",
-                    where=self.where,
-                    hint="Name the snapshot itself",
-                )
-            self._path.unlink()
-            flush_folder(self._path.parent)
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise SnapshotInvalidError(_NO_FILE, where=str(path), hint="Name the snapshot itself")
+            path.unlink()
+            flush_folder(path.parent)
+        except FileNotFoundError:
+            return  # deleted in the meantime
         except OSError as error:
-            raise self._build_error(error, "deleted") from error
+            raise _file_error(error, path, "deleted") from error
 
-    def _build_error(self, error: OSError, operation: str) -> HoldfastError:
-        if isinstance(error, FileExistsError):
-            return SnapshotExistsError("there is a file of this name", where=self.where, hint=EXISTS_HINT)
-        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            if operation == "written":
-                return ConfigError("there is no such directory", where=str(self._path.parent), hint="Make it first")
-            return SnapshotNotFoundError(
-                "there is no snapshot", where=self.where, hint="List the snapshots to see which exist"
-            )
-        what = f"the file cannot be {operation}: {error.strerror or error}"
-        if isinstance(error, PermissionError):
-            return DeniedError(what, where=self.where)
-        if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            return SnapshotInvalidError(what, where=self.where)
-        return UnavailableError(what, where=self.where, hint="Check the disk, and try again", code="write-failed")
-
-
-EXISTS_HINT = "Use another name, or overwrite it: overwrite=True"
+    def _list(self, path: Path) -> list[ObjectInfo]:
+        files = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # deleted in the meantime
+                    problem = "" if stat.S_ISREG(status.st_mode) else _NO_FILE
+                    files.append(ObjectInfo(entry.name, status.st_size, status.st_mtime, problem))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SnapshotNotFoundError("there is no such directory", where=str(path)) from error
+        except OSError as error:
+            raise DeniedError(f"the directory cannot be read: {error.strerror}", where=str(path)) from error
+        return files
 
 
-def _claim_name(new: Path, target: Path) -> None:
+_NO_FILE = "this is a link or a directory, and no file"
+
+
+def _claim_name(new: Path, path: Path) -> None:
     """Give a file its name, if that is not in use."""
     try:
-        os.link(new, target)
+        os.link(new, path)
     except FileExistsError:
         raise
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
             raise
         # A file system without links. The reserved name is an empty file for a moment, and nobody else gets the name.
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        new.replace(target)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        new.replace(path)
 
 
-class FileFolder(Folder):
-    """A directory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def entries(self) -> list[FolderEntry]:
-        call: BlockingCall[list[FolderEntry]] = BlockingCall(self._entries)
-        return await call
-
-    def location(self, name: str) -> Location:
-        return FileLocation(self._path / name)
-
-    def where(self, name: str) -> str:
-        return str(self._path / name)
-
-    def _entries(self) -> list[FolderEntry]:
-        snapshots = []
-        try:
-            with os.scandir(self._path) as entries:
-                for entry in entries:
-                    if not entry.name.endswith(SUFFIX) or entry.name == SUFFIX:
-                        continue
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue  # deleted in the meantime
-                    problem = "" if stat.S_ISREG(status.st_mode) else "this is a link or a directory, and no file"
-                    snapshots.append(FolderEntry(entry.name, status.st_size, status.st_mtime, problem))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise SnapshotNotFoundError("there is no such directory", where=str(self._path)) from error
-        except OSError as error:
-            raise DeniedError(f"the directory cannot be read: {error.strerror}", where=str(self._path)) from error
-        return sorted(snapshots)
+def _file_error(error: OSError, path: Path, operation: str) -> HoldfastError:
+    what = f"the file cannot be {operation}: {error.strerror or error}"
+    if isinstance(error, PermissionError):
+        return DeniedError(what, where=str(path))
+    if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return SnapshotInvalidError(what, where=str(path))
+    return UnavailableError(what, where=str(path), hint="Check the disk, and try again", code="write-failed")

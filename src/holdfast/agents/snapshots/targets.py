@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from holdfast.agents.snapshots.locations import SUFFIX, FileFolder, FileLocation, Folder, Location
+from holdfast.agents.snapshots.locations import SUFFIX, Location, PlainDirectory, SnapshotStorage
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import ConfigError, SnapshotInvalidError
 
@@ -29,22 +29,24 @@ def locate(target: Target, options: Mapping[str, Any], *, require_suffix: bool =
         )
     if scheme in _BUCKETS:
         _require_driver(text)
-        from holdfast.agents.snapshots.buckets import ObjectLocation
+        from holdfast.agents.snapshots.buckets import SnapshotBucket, split
 
-        return ObjectLocation(text, options)
-    return FileLocation(_path(text, scheme, options))
+        url, name = split(text)
+        return Location(SnapshotBucket(url, options), name)
+    path = _path(text, scheme, options)
+    return Location(PlainDirectory(path.parent), path.name)
 
 
-def locate_folder(target: Target, options: Mapping[str, Any]) -> Folder:
+def locate_folder(target: Target, options: Mapping[str, Any]) -> SnapshotStorage:
     """Return the directory, or the prefix in a bucket, that a path or URL names."""
     text = _text(target)
     scheme = _scheme(text) if isinstance(target, str) else ""
     if scheme in _BUCKETS:
         _require_driver(text)
-        from holdfast.agents.snapshots.buckets import ObjectFolder
+        from holdfast.agents.snapshots.buckets import SnapshotBucket
 
-        return ObjectFolder(text, options)
-    return FileFolder(_path(text, scheme, options))
+        return SnapshotBucket(text, options)
+    return PlainDirectory(_path(text, scheme, options))
 
 
 def _require_driver(url: str) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
-from holdfast.agents.snapshots.json_values import check_fields, from_tree, to_tree
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
 
 
-def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
+def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
     """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
@@ -47,7 +47,7 @@ def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: Sec
     return to_tree(tree, "thread")
 
 
-def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
+def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
     """Write a thread to a checkpointer, under its own name or another. Waits for it."""
     state = from_tree(tree, where)
     check_fields(state, _FIELDS, where)

@@ -15,12 +15,13 @@ from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
-from holdfast.engine import trace_context, validation
+from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import DIGEST, Event, digest, event_contents, rows
 from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
 from holdfast.engine.lines import ROOT
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
@@ -30,7 +31,9 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
+from holdfast.hooks.feature_hooks import FeatureHooks, calling
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
@@ -60,7 +63,7 @@ class Delta:
     def __bool__(self) -> bool:
         return bool(self.put or self.removed or self.added or self.messages is not None)
 
-    def edit(self) -> EditMap:
+    def to_operation(self) -> EditMap:
         """Return the operation on the state of the line."""
         put = dict(self.put)
         if self.messages is not None:
@@ -88,14 +91,14 @@ class AgentLine:
 
     # Reads ----------------------------------------------------------------------------------------------------
 
-    async def newest(self) -> StepRef | None:
+    async def latest_step(self) -> StepRef | None:
         """Return the last step; None if the agent was never saved."""
         tip = await self.handle.engine.lines.revalidate_tip(self.line)
         return None if tip is None else tip.point
 
-    async def point(self, version: int | None = None) -> StepRef:
+    async def require_step(self, version: int | None = None) -> StepRef:
         """Return the last step, or that of a version. Raises `NotFoundError`."""
-        newest = await self.newest()
+        newest = await self.latest_step()
         if newest is None:
             raise self.not_found_error()
         if version is None:
@@ -124,35 +127,33 @@ class AgentLine:
         (rows,) = await engine.context.backend.read([Get(STEPS, [(*self.line, *position)])])
         return bool(rows) and StepRef.of(rows[0]).hash == old.hash
 
-    async def at(self, at: str | datetime) -> StepRef:
+    async def resolve_step(self, at: str | datetime) -> StepRef:
         """Return the last step at a time, or the step of a revision, such as its id. Raises `NotFoundError`."""
-        await self.point()
-        text = at if isinstance(at, str) else f"HEAD@{{{validation.require_datetime(at).isoformat()}}}"
+        await self.require_step()
+        text = at if isinstance(at, str) else f"HEAD@{{{parse_time(at, at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
         except NotFoundError as error:
             raise self._missing_step_error(f"the agent has no step {text!r}"[:200]) from error
 
     def _missing_step_error(self, what: str) -> NotFoundError:
-        return NotFoundError(
-            what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there"
-        )
+        return NotFoundError(what, where=self.where, hint=f"See store.agents.history({self.id!r}) for its steps")
 
-    async def channels(self, point: StepRef) -> dict[bytes, Packed]:
+    async def read_channels(self, point: StepRef) -> dict[bytes, Packed]:
         """Return the packed channels of a step, except the conversation."""
         state = self.handle.engine.state_reader(self.line, point)
         return {pack_name(name): await state.packed((name,)) for name in await state.names() if name != CONVERSATION}
 
-    async def record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
+    async def read_record(self, point: StepRef, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
         """Return the record of a step, built from its channels if the caller has them. Raises `CorruptError` if it
         cannot be read."""
         engine = self.handle.engine
-        state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
+        state = unpack_state(self.handle.codec, dict(channels or await self.read_channels(point)))
         head = await engine.step_info.head(self.line, point)
         notes: Mapping[str, Any] = self.handle.codec.unpack(head.header.metadata)
         return build_record(self.id, state, point.depth + 1, to_datetime(point.time), point.id, notes)
 
-    async def messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
+    async def read_messages(self, point: StepRef, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return messages of the conversation at a step."""
         state = self.handle.engine.state_reader(self.line, point)
         if CONVERSATION not in await state.names():
@@ -174,7 +175,7 @@ class AgentLine:
             return summary | {LARGE: True}
         return summary | {"metadata": unpack(self.handle.codec, metadata)}
 
-    def request(
+    def build_request(
         self,
         kind: str,
         delta: Delta,
@@ -186,13 +187,13 @@ class AgentLine:
         instead_of: StepRef | None = None,
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
-        newest; or an older one, on a branch of its own, if the newest is to be passed over."""
+        newest; or an older one, on a branch of its own, if the newest is to be skipped."""
         trace, actor = trace_context.current_or_new(), self.handle.guard.actor
         event_rows = event_contents(self.handle.now(), trace, events)
         metadata = {**summary, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
         metadata |= {"cause": trace.cause} if trace.cause else {}
         metadata |= {DIGEST: digest(event_rows)} if event_rows else {}
-        edit = delta.edit()
+        edit = delta.to_operation()
 
         async def get_edit(parent: StepRef | None, state: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit
@@ -214,7 +215,7 @@ class AgentLine:
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
         )
 
-    def _require_newest(self, point: StepRef | None, passed: StepRef | None) -> Preconditions:
+    def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
         """Return the condition that a step is still the newest. The cached tip of the line is trusted at first, and the
         store is read only if it differs."""
 
@@ -226,10 +227,18 @@ class AgentLine:
                 newest = await lines.latest_step(self.line)
             if (newest and newest.id) != (point and point.id):
                 raise self.conflict_error()
-            # The new step itself occupies the position after its parent; nothing may follow one that is passed over.
-            return [Expect(STEPS, (*self.line, passed.branch, passed.seq + 1), None)] if passed is not None else []
+            # The new step itself occupies the position after its parent; nothing may follow a skipped one.
+            return [Expect(STEPS, (*self.line, skipped.branch, skipped.seq + 1), None)] if skipped is not None else []
 
         return check
+
+    async def call_hooks(self, hook: str, metadata: Mapping[str, Any], value: Any = MISSING) -> FeatureHooks:
+        """Call the hooks before a change of the agent. Raises `VetoError`."""
+        handle, scope, trace = self.handle, str(self.scope), trace_context.current_or_new()
+        actor = handle.guard.actor
+        return await calling(
+            handle.engine, hook, scope=scope, key=self.id, value=value, actor=actor, trace=trace, metadata=metadata
+        )
 
     async def save(self, *requests: AppendRequest) -> list[StepRef]:
         """Append steps, all or none. Raises `ConflictError` if another step follows the parent of one of them."""

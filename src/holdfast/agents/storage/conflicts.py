@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.agents.definition.options import OnConflict
-from holdfast.agents.storage.record import PENDING
+from holdfast.agents.storage.record import DICTS, PENDING
 from holdfast.codec import Codec
 from holdfast.engine.model.merge import PackedConflict, PackedResolution, merge
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 from holdfast.engine.paths import path_text
 from holdfast.errors import ConflictError, InvalidError
-
-MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
-"""The channels that can be merged. Of the others, one side wins, if only one changed them."""
 
 _MAX_PATHS = 5
 
@@ -36,24 +33,24 @@ def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) ->
     be merged."""
     _check_position(codec, sides, where)
     others = {name: _pick(codec, sides, name, where) for name in _other_channels(sides)}
-    base, mine, theirs = (_select(side, MERGED) for side in sides)
+    base, mine, theirs = (_select(side, DICTS) for side in sides)
     if how == "overwrite":
         merged = unpack_state(codec, mine)
     elif callable(how):
         result: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
-        if not isinstance(result, Mapping) or set(result) != set(MERGED):
-            raise InvalidError(f"a resolver returns a dict of {', '.join(MERGED)}", where=where)
-        wrong = [name for name in MERGED if not isinstance(result[name], Mapping)]
+        if not isinstance(result, Mapping) or set(result) != set(DICTS):
+            raise InvalidError(f"a resolver returns a dict of {', '.join(DICTS)}", where=where)
+        wrong = [name for name in DICTS if not isinstance(result[name], Mapping)]
         if wrong:
             raise InvalidError(
                 f"a resolver returns a dict as {wrong[0]}, not {type(result[wrong[0]]).__name__}", where=where
             )
         # Values that cannot be saved are found before they reach the agent.
-        merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in MERGED}))
+        merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in DICTS}))
     else:
         merge_result = merge(base, mine, theirs, _join_insertions)
-        if merge_result.clashes:
-            raise _merge_error(codec, merge_result.clashes, where)
+        if merge_result.conflicts:
+            raise _merge_error(codec, merge_result.conflicts, where)
         merged = unpack_state(codec, merge_result.state)
     return {**merged, **{name: value for name, value in others.items() if value is not None}}
 
@@ -64,7 +61,7 @@ def _select(side: PackedMap, names: tuple[str, ...]) -> PackedMap:
 
 def _other_channels(sides: Sides) -> list[str]:
     names = {unpack_name(key): None for side in sides for key in side}
-    return [name for name in names if name not in MERGED]
+    return [name for name in names if name not in DICTS]
 
 
 def _check_position(codec: Codec, sides: Sides, where: str) -> None:

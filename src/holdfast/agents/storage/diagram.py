@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey, counts
+from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey, count_transitions
 
 
-def mermaid(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
+def mermaid(machine: Machine | None, counts: TransitionCounts | None = None, current: str = "") -> str:
     """Draw a state diagram for Mermaid. Without a machine, it shows the recorded transitions."""
-    drawing = _build_drawing(machine, counted, current)
+    drawing = _build_drawing(machine, counts, current)
     lines = ["stateDiagram-v2"]
     lines += [f'    state "{_escape_mermaid(label)}" as {id}' for id, label in drawing.labels()]
     lines += [f"    [*] --> {drawing.id(drawing.initial)}"] if drawing.initial else []
@@ -25,9 +25,9 @@ def mermaid(machine: Machine | None, counted: TransitionCounts | None = None, cu
     return "\n".join(lines) + "\n"
 
 
-def dot(machine: Machine | None, counted: TransitionCounts | None = None, current: str = "") -> str:
+def dot(machine: Machine | None, counts: TransitionCounts | None = None, current: str = "") -> str:
     """Draw a graph for Graphviz. Without a machine, it shows the recorded transitions."""
-    drawing = _build_drawing(machine, counted, current)
+    drawing = _build_drawing(machine, counts, current)
     lines = ["digraph machine {", "    rankdir=LR;", "    node [shape=box, style=rounded];"]
     for (id, label), state in zip(drawing.labels(), drawing.states, strict=True):
         style = ", peripheries=2" if state in drawing.final else ""
@@ -68,10 +68,10 @@ class _Drawing:
         return [(id, f"{name} ({times[name]})" if times.get(name) else name) for name, id in self._ids.items()]
 
 
-def _build_drawing(machine: Machine | None, counted: TransitionCounts | None, current: str) -> _Drawing:
-    recorded = counts(()) if counted is None else counted
+def _build_drawing(machine: Machine | None, counts: TransitionCounts | None, current: str) -> _Drawing:
+    recorded = count_transitions(()) if counts is None else counts
     declared = {} if machine is None else dict.fromkeys(_declared_transitions(machine))
-    recorded_keys = [*recorded.taken, *recorded.failed]
+    recorded_keys = [*recorded.successes, *recorded.failures]
     names = [state for key in recorded_keys for state in (key.source, key.target)]
     states = [*(() if machine is None else machine.states), *names, *([current] if current else [])]
     declared_keys = {key for key, _ in declared}
@@ -89,18 +89,18 @@ def _build_drawing(machine: Machine | None, counted: TransitionCounts | None, cu
         [] if machine is None else [state for state in machine.states if state in machine.final],
         list(dict.fromkeys(edges)),
         current,
-        recorded.entered,
+        recorded.entries,
     )
 
 
 def _declared_transitions(machine: Machine) -> Iterator[tuple[TransitionKey, str]]:
-    for each in machine.expanded():
+    for each in machine.expand():
         yield TransitionKey(each.source, each.trigger, each.target), each.via
 
 
 def _edge_label(key: TransitionKey, recorded: TransitionCounts) -> str:
-    times = [f"{recorded.taken[key]}×"] if recorded.taken[key] else []
-    times += [f"{recorded.failed[key]} failed"] if recorded.failed[key] else []
+    times = [f"{recorded.successes[key]}×"] if recorded.successes[key] else []
+    times += [f"{recorded.failures[key]} failed"] if recorded.failures[key] else []
     return f"{key.trigger} ({', '.join(times)})" if times else key.trigger
 
 

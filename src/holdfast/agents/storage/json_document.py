@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
+from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import BlockingCall
-from holdfast.engine import trace_context, validation
+from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.operations import Set
@@ -16,7 +16,6 @@ from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, u
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
-from holdfast.hooks.feature_hooks import calling
 
 FORMAT = 1
 
@@ -24,9 +23,9 @@ FORMAT = 1
 async def export_document(line: AgentLine, point: StepRef) -> dict[str, Any]:
     """Export an agent at a step. Values are in the form of `Codec.to_json`: JSON, with marks for types that JSON does
     not have."""
-    record = await line.record(point)
-    state = unpack_state(line.handle.codec, await line.channels(point))
-    state[CONVERSATION] = await line.messages(point)
+    record = await line.read_record(point)
+    state = unpack_state(line.handle.codec, await line.read_channels(point))
+    state[CONVERSATION] = await line.read_messages(point)
     # In a thread: a long conversation takes seconds.
     tree: BlockingCall[dict[str, Any]] = BlockingCall(
         lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()}
@@ -60,22 +59,14 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
     position = AgentPosition(record.status, record.state, record.pending)
     permit = await line.allow("write")
-    if await line.newest() is not None:
+    if await line.latest_step() is not None:
         raise agent_exists_error(line)
-    hooks = await calling(
-        line.handle.engine,
-        "agent.create",
-        scope=str(line.scope),
-        key=line.id,
-        value={name: state[name] for name in _HOOK_CHANNELS},
-        actor=line.handle.guard.actor,
-        trace=trace_context.current_or_new(),
-        metadata={"class": record.kind, "status": record.status, "state": record.state},
-    )
-    given = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
+    metadata = {"class": record.kind, "status": record.status, "state": record.state}
+    hooks = await line.call_hooks("agent.create", metadata, {name: state[name] for name in DICTS})
+    value = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
     parts = {
-        name: validation.require_mapping(given.get(name, {}), f"{name} of the agent, as a hook left it")
-        for name in _HOOK_CHANNELS
+        name: validation.require_mapping(value.get(name, {}), f"{name} of the agent, as a hook left it")
+        for name in DICTS
     }
     packed = pack_state(codec, state | parts)
     delta = Delta(
@@ -84,16 +75,13 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     )
     summary = line.summarize(record.kind, position, len(messages), packed[pack_name("metadata")])
     events = [Event("agent", line.handle.guard.actor, "import", line.id), *hooks.events]
-    request = line.request("import", delta, None, summary, events, permit, new_id(line.handle.now()))
+    request = line.build_request("import", delta, None, summary, events, permit, new_id(line.handle.now()))
     try:
         (point,) = await line.save(request)
     except ConflictError as error:
         raise agent_exists_error(line) from error
     hooks.done(1, point.id)
-    return await line.record(point)
-
-
-_HOOK_CHANNELS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+    return await line.read_record(point)
 
 
 def check_document(document: object) -> Mapping[str, Any]:

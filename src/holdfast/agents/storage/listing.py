@@ -151,7 +151,7 @@ async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> Agent
 
 
 async def list_steps(line: AgentLine, newest: StepRef, before: str | None, limit: int) -> list[AgentStep]:
-    """Return the steps that lead to the newest, the newest first, without those that were passed over."""
+    """Return the steps that lead to the newest, the newest first, without skipped ones."""
     lines = line.handle.engine.lines
     branches = BranchGraph(await lines.branches(line.line))
     ends = {each.branch: each.seq for each in branches.stretches(Position(newest.branch, newest.seq))}

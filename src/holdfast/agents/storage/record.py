@@ -38,7 +38,8 @@ _TYPES: Mapping[str, type] = {
 }
 """The channels that every agent has, and their types."""
 
-CHANNELS = tuple(_TYPES)
+DICTS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+"""The channels that programs and hooks change: dicts that can be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ _PENDING_TYPES: Mapping[str, type] = {
     "time": datetime,
 }
 """The types of the fields of a pending change, except its data."""
+
+
+def error_text(error: BaseException, limit: int | None = None) -> str:
+    """Return the stored form of an error: its class and its message, up to a number of characters."""
+    return f"{type(error).__name__}: {error}"[:limit]
 
 
 class AgentPosition(NamedTuple):

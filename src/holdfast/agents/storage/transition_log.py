@@ -1,4 +1,4 @@
-"""Read the recorded transitions of an agent, from the events of its steps."""
+"""Read the recorded transitions of an agent from the events of its steps, count them, and check them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
@@ -45,7 +46,7 @@ class TransitionRecord:
     cause: str
     checkpoint: str
     """The id of the step that completed it."""
-    begun: str
+    begin_step: str
     """The id of the step that began it; empty if it took a single step."""
     cursor: str
     """The position of the record, for `before` and `after`."""
@@ -75,10 +76,10 @@ async def read_transitions(
     if type(limit) is not int or limit < 1:
         raise InvalidError(f"the limit is an integer of at least 1, not {limit!r}")
     await line.allow("read")
-    if before is None and after is None and await line.newest() is None:
+    if before is None and after is None and await line.latest_step() is None:
         raise line.not_found_error()
     records: list[TransitionRecord] = []
-    pages = TransitionPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
+    pages = EventPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
     while len(records) < limit and (rows := await pages.next()):
         matches = (row for row in rows if row.columns[1] == kind)
         matches = (row for row in matches if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
@@ -86,17 +87,23 @@ async def read_transitions(
     return records
 
 
-class TransitionPages:
+class EventPages:
     """Reads the rows of an agent's events, a page at a time."""
 
     def __init__(
-        self, line: AgentLine, before: str | None = None, after: str | None = None, *, oldest_first: bool, size: int
+        self,
+        line: AgentLine,
+        before: str | None = None,
+        after: str | None = None,
+        *,
+        oldest_first: bool = False,
+        size: int | None = None,
     ) -> None:
         self._line = line
         self._start: tuple[Any, ...] = () if after is None else _next_key(parse_cursor(after))
         self._stop: tuple[Any, ...] = () if before is None else parse_cursor(before)
         self._oldest_first = oldest_first
-        self._size = size
+        self._size = size or _PAGE
         self._more = True
 
     async def next(self) -> list[Row]:
@@ -130,14 +137,20 @@ def _next_key(key: tuple[str, int]) -> tuple[str, int]:
     return key[0], key[1] + 1
 
 
+def read_detail(line: AgentLine, row: Row) -> Mapping[str, Any]:
+    """Return the details of the event of a row."""
+    if not row.body:
+        return {}
+    id, number, max_bytes = str(row.key[2]), int(row.key[3]), line.handle.engine.context.max_bytes
+    detail: Mapping[str, Any] = line.handle.codec.unpack(open_event(line.line, id, number, row.body, max_bytes))
+    return detail
+
+
 def read_row(line: AgentLine, row: Row) -> TransitionRecord:
     """Build the record of a row."""
     id, number = str(row.key[2]), int(row.key[3])
     time, kind, actor, action, _, outcome, correlation, cause, duration = row.columns
-    detail: Mapping[str, Any] = {}
-    if row.body:
-        packed = open_event(line.line, id, number, row.body, line.handle.engine.context.max_bytes)
-        detail = line.handle.codec.unpack(packed)
+    detail = read_detail(line, row)
     record_kind: Kind = "lifecycle" if kind == "lifecycle" else "recovery" if kind == "recovery" else "transition"
     return TransitionRecord(
         record_kind,
@@ -170,32 +183,71 @@ class TransitionKey(NamedTuple):
 class TransitionCounts:
     """How often an agent took each transition, failed to take it, and entered each state."""
 
-    taken: Counter[TransitionKey]
-    failed: Counter[TransitionKey]
-    entered: Counter[str]
+    successes: Counter[TransitionKey]
+    failures: Counter[TransitionKey]
+    entries: Counter[str]
 
 
-def counts(changes: Iterable[TransitionRecord]) -> TransitionCounts:
+def count_transitions(changes: Iterable[TransitionRecord]) -> TransitionCounts:
     """Count recorded transitions."""
     total = TransitionCounts(Counter(), Counter(), Counter())
     for each in changes:
         key = TransitionKey(each.source, each.trigger, each.target)
         if each.ok:
-            total.taken[key] += 1
-            total.entered[each.target] += 1
+            total.successes[key] += 1
+            total.entries[each.target] += 1
         else:
-            total.failed[key] += 1
+            total.failures[key] += 1
     return total
 
 
-async def count_transitions(line: AgentLine, kind: Kind = "transition") -> TransitionCounts:
-    """Count all transitions of an agent, a page at a time."""
-    await line.allow("read")
-    total, pages = counts(()), TransitionPages(line, oldest_first=True, size=_PAGE)
-    while rows := await pages.next():
-        more = counts(read_row(line, row) for row in rows if row.columns[1] == kind)
+@dataclass(frozen=True, slots=True)
+class TransitionCheck:
+    """The result of recorded triggers on a machine as it is declared now."""
 
-        total.taken.update(more.taken)
-        total.failed.update(more.failed)
-        total.entered.update(more.entered)
-    return total
+    path: tuple[str, ...]
+    """The states, from the first on."""
+    state: str
+    """The last state."""
+    matches: bool
+    """Whether all transitions lead where they were recorded to lead."""
+    divergence: TransitionRecord | None = None
+    """The first transition that does not."""
+    reason: str = ""
+
+
+def check_transitions(changes: Iterable[TransitionRecord], machine: Machine) -> TransitionCheck:
+    """Apply recorded triggers to a machine, and check that they lead to the recorded states. Nothing is called: where
+    guards decide between several transitions, any of them matches.
+
+    The check ends with the first transition that leads elsewhere, as it may after the machine was changed. Failed
+    transitions are skipped; rollbacks are followed.
+    """
+    path: list[str] = []
+    for each in sorted(changes, key=lambda each: parse_cursor(each.cursor)):
+        if not each.ok:
+            continue
+        path = path or [each.source]
+        reason = _difference(each, machine, path[-1])
+        if reason:
+            return TransitionCheck(tuple(path), path[-1], False, each, reason)
+        path.append(each.target)
+    path = path or [machine.initial]
+    return TransitionCheck(tuple(path), path[-1], True)
+
+
+def _difference(change: TransitionRecord, machine: Machine, state: str) -> str:
+    """Return how a transition differs from its record; empty if it does not."""
+    if change.source != state:
+        return f"it is recorded from the state {change.source!r}, and the one before led to {state!r}"
+    if change.target not in machine.states or state not in machine.states:
+        return f"the machine has no state {(state if state not in machine.states else change.target)!r}"
+    if change.trigger == ROLLBACK:
+        return ""
+    try:
+        targets = dict.fromkeys(each.target for each in machine.transitions_for(change.trigger, state))
+    except InvalidError as error:
+        return error.what
+    if change.target not in targets:
+        return f"{change.trigger!r} leads from {state!r} to {' or '.join(map(repr, targets))}, not {change.target!r}"
+    return ""

@@ -78,25 +78,25 @@ def _apply(
     messages: Sequence[bytes],
 ) -> None:
     now, tokens = giver.now(), offer.tokens
-    about = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
+    details = {"transfer": offer.id, "time": now, "messages": offer.messages, "tokens": tokens, "reason": offer.reason}
     with giver.lock:
         data = giver.data
         context = {**data.context, **extra_context}
         data.context, data.pending = {}, None
-        data.metadata = {**data.metadata, "transferred": {"to": offer.target, **about}}
+        data.metadata = {**data.metadata, "transferred": {"to": offer.target, **details}}
     with receiver.lock:
         data = receiver.data
         data.context = {**data.context, **context}
-        data.metadata = {**data.metadata, "received": {"from": offer.source, **about}}
-        data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", about)
-        data.conversation.receive(messages, tokens, receiver.messages)
+        data.metadata = {**data.metadata, "received": {"from": offer.source, **details}}
+        data.pending = PendingChange(TRANSFER, TRANSFER, offer.source, offer.target, now, offer.id, "received", details)
+        data.conversation.receive(messages, tokens, receiver.read_messages)
 
 
 async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, other: Attempt) -> None:
     try:
         points = await giver.send(mine, other)
     except (OutcomeUnknownError, ConflictError):  # a lower layer may have retried, and conflicted with its own commit
-        newest = [await persister.line.newest() for persister in (giver, receiver)]
+        newest = [await persister.line.latest_step() for persister in (giver, receiver)]
         points = [point for point in newest if point is not None]
         if [point.id for point in points] != [mine.request.id, other.request.id]:
             raise
@@ -105,7 +105,7 @@ async def _send(giver: AgentPersister, receiver: AgentPersister, mine: Attempt, 
 
 
 async def _build_attempt(persister: AgentPersister, kind: str, events: Sequence[Event]) -> Attempt:
-    return persister.attempt(kind, persister.take(), events, await persister.line.allow("write"))
+    return persister.build_attempt(kind, persister.capture(), events, await persister.line.allow("write"))
 
 
 @asynccontextmanager

@@ -10,18 +10,16 @@ from typing import Any, Literal, TypeAlias, get_args
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
-from holdfast.backends.interface import Row, Scan
-from holdfast.backends.tables import EVENTS
+from holdfast.agents.storage.transition_log import EventPages, read_detail
+from holdfast.backends.interface import Row
 from holdfast.engine import trace_context, validation
 from holdfast.engine.events import Event
-from holdfast.engine.row_format import open_event
 from holdfast.engine.types import to_datetime
 
 Phase: TypeAlias = Literal["begun", "refused", "undone", "given", "received", "acknowledged"]
 
 TRANSFER = "transfer"
 
-_PAGE = 256
 _PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
@@ -88,34 +86,28 @@ def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, h
         "ran": ran,
         "from": pending.source,
         "to": pending.target,
+        "correlation": pending.correlation,
     }
-    return persister.event("recovery", TRANSFER, {**detail, "correlation": pending.correlation})._replace(outcome=how)
+    return persister.build_event("recovery", TRANSFER, detail)._replace(outcome=how)
 
 
 async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
     """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
     count = validation.require_count(limit, "limit")
     transfers: dict[str, Transfer] = {}
-    stop: tuple[Any, ...] = ()
-    while len(transfers) < count:
-        query = Scan(EVENTS, tuple(line.line), stop=stop, reverse=True, limit=_PAGE)
-        (rows,) = await line.handle.engine.context.backend.read([query])
+    pages = EventPages(line)
+    while len(transfers) < count and (rows := await pages.next()):
         for row in rows:
             if row.columns[1] == TRANSFER and str(row.columns[3]) in _PHASES:
                 transfer = _read_row(line, row)
                 # The latest event of a transfer has its phase.
                 transfers.setdefault(transfer.id, transfer)
-        if len(rows) < _PAGE:
-            break
-        stop = rows[-1].key[2:]
     return list(transfers.values())[:count]
 
 
 def _read_row(line: AgentLine, row: Row) -> Transfer:
-    id, number = str(row.key[2]), int(row.key[3])
     time, _, actor, action, _, _, correlation, _, _ = row.columns
-    packed = open_event(line.line, id, number, row.body, line.handle.engine.context.max_bytes)
-    detail: Mapping[str, Any] = line.handle.codec.unpack(packed)
+    detail = read_detail(line, row)
     return Transfer(
         str(correlation),
         str(detail["from"]),

@@ -8,19 +8,18 @@ next start of the giver; one that is interrupted after it is acknowledged at the
 
 from __future__ import annotations
 
-import time as clocks
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any, Literal
 
-from holdfast.agents.definition.callbacks import invoke
-from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.agents.runtime.placeholder import Placeholder, RestoreAgent, load_placeholder
+from holdfast.agents.definition.state_machine import invoke
+from holdfast.agents.runtime.persister import AgentPersister, Placeholder, RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.record import PendingChange
+from holdfast.agents.storage.record import PendingChange, error_text
 from holdfast.agents.transfer.commit import commit_transfer, is_under_way
 from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, transfer_event, transfer_recovery_event
 from holdfast.engine import validation
@@ -101,7 +100,7 @@ class TransferRun:
     accept: bool
     recovers: PendingChange | None = None
     """The half-done transfer that this run resolves, if it does."""
-    started: int = field(default_factory=clocks.perf_counter_ns)
+    started: int = field(default_factory=perf_counter_ns)
 
     async def start(self, to: AgentPersister | str) -> Transfer:
         """Run the transfer from the beginning."""
@@ -112,15 +111,15 @@ class TransferRun:
         await giver.line.allow("write")
         await (AgentLine(giver.line.handle, to) if isinstance(to, str) else to.line).allow("write")
         receiver = await self._load_receiver(to)
-        offer = await self.offer(target)
+        offer = await self.build_offer(target)
         try:
             await self._ask(giver, "offers", offer)
         except _Refusal as refusal:
             raise self._refusal_error(giver, "does not offer it", refusal) from refusal.__cause__
         hooks = await giver.call_hooks("agent.transfer", target=target, transfer=self.id)
-        about = {"context": dict(self.extra_context), "reason": self.reason}
-        pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=about)
-        events = [self.event(giver, offer, "begun"), *hooks.events]
+        details = {"context": dict(self.extra_context), "reason": self.reason}
+        pending = PendingChange(TRANSFER, TRANSFER, giver.line.id, target, giver.now(), self.id, data=details)
+        events = [self.build_event(giver, offer, "begun"), *hooks.events]
         await giver.commit("transfer.begin", events, position=giver.data.position._replace(pending=pending))
         result = await self.complete(offer, to, receiver)
         hooks.done(giver.version, "" if giver.point is None else giver.point.id)
@@ -166,10 +165,10 @@ class TransferRun:
 
     async def _is_giver_current(self) -> bool:
         """Whether the giver is as it was, so that it was the receiver that another process saved."""
-        newest = await self.giver.line.newest()
+        newest = await self.giver.line.latest_step()
         return newest is not None and self.giver.point is not None and newest.id == self.giver.point.id
 
-    async def offer(self, target: str) -> Offer:
+    async def build_offer(self, target: str) -> Offer:
         """Build the offer from the current state of the giver."""
         giver, conversation = self.giver, self.giver.data.conversation
         context = {**giver.data.context, **self.extra_context}
@@ -179,7 +178,7 @@ class TransferRun:
 
     async def _ask(self, persister: AgentPersister, hook: str, offer: Offer) -> None:
         """Ask an agent about the offer, if it has the hook. Raises `_Refusal`."""
-        method = persister.method(hook)
+        method = persister.find_method(hook)
         if method is None:
             return
         try:
@@ -190,7 +189,7 @@ class TransferRun:
         except HoldfastError as error:
             raise _Refusal(error.what) from error
         except Exception as error:
-            raise _Refusal(_error_text(error)) from error
+            raise _Refusal(error_text(error, _MAX_ERROR)) from error
         if refuses:
             raise _Refusal("it said no")
 
@@ -207,7 +206,7 @@ class TransferRun:
     async def _undo(self, offer: Offer, error: BaseException) -> None:
         """Undo the transfer. If that cannot be saved either, it is resolved at the next start."""
         try:
-            await self._close("undone", offer, _error_text(error))
+            await self._close("undone", offer, error_text(error, _MAX_ERROR))
         except HoldfastError as another:
             error.add_note(f"The undo of the transfer could not be saved: {another}")
 
@@ -232,43 +231,39 @@ class TransferRun:
     async def end(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
         """Save that the giver is as it was."""
         giver = self.giver
-        events = [self.event(giver, offer, phase, error), *self._recovery_events("back")]
+        events = [self.build_event(giver, offer, phase, error), *self._recovery_events("back")]
         await giver.commit(f"transfer.{phase}", events, position=giver.data.position._replace(pending=None))
 
     def _commit_events(self, persister: AgentPersister, offer: Offer) -> list[Event]:
         if persister is self.giver:
-            return [self.event(persister, offer, "given"), *self._recovery_events("forward")]
-        return [self.event(persister, offer, "received")]
+            return [self.build_event(persister, offer, "given"), *self._recovery_events("forward")]
+        return [self.build_event(persister, offer, "received")]
 
     def _recovery_events(self, how: Literal["back", "forward"]) -> list[Event]:
         """Build the event that records how a half-done transfer was resolved, if this run resolves one."""
         ran = how == "forward" and not isinstance(self.giver.agent, Placeholder)
         return [] if self.recovers is None else [transfer_recovery_event(self.giver, self.recovers, how, ran=ran)]
 
-    def event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
+    def build_event(self, persister: AgentPersister, offer: Offer, phase: Phase, error: str = "") -> Event:
         """Build the event that records a phase."""
-        return transfer_event(persister, offer, phase, error, clocks.perf_counter_ns() - self.started)
+        return transfer_event(persister, offer, phase, error, perf_counter_ns() - self.started)
 
 
 class _Refusal(Exception):
     """Raised when an agent refuses an offer."""
 
 
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-
-
 async def acknowledge(receiver: AgentPersister, offer: Offer, events: Sequence[Event] = ()) -> Transfer:
     """Call the receiver's `on_receive`, and save that it has the messages. After an interruption it may be called
     again."""
     error: Exception | None = None
-    hook = receiver.method("on_receive")
+    hook = receiver.find_method("on_receive")
     if hook is not None:
         try:
             await invoke(hook, offer)
         except Exception as raised:  # noqa: BLE001 - it is raised below; the receiver has the messages in any case
             error = raised
-    text = "" if error is None else _error_text(error)
+    text = "" if error is None else error_text(error, _MAX_ERROR)
     events = [transfer_event(receiver, offer, "acknowledged", text), *events]
     await receiver.commit("transfer.acknowledged", events, position=receiver.data.position._replace(pending=None))
     if error is not None:
@@ -310,7 +305,7 @@ async def recover_transfer(
         return "forward", live
     context = dict(data.get("context", {}))
     run = TransferRun(persister, pending.correlation, context, reason, restore, accept=not live, recovers=pending)
-    offer = await run.offer(pending.target)
+    offer = await run.build_offer(pending.target)
     if how == "back":
         await run.end("undone", offer, "")
         return "back", False
@@ -327,7 +322,7 @@ def resolve_receiver(to: Any) -> AgentPersister | str:
     """Return the receiver that a caller names: an agent by its id, or a live one."""
     if isinstance(to, str | AgentPersister):
         return to
-    persister = getattr(to, "keeper", None)
+    persister = getattr(to, "persister", None)
     if not isinstance(persister, AgentPersister):
         raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",

@@ -73,7 +73,7 @@ class MongoDBBackend(ServerBackend):
                 where=urls.without_password(url),
                 hint="It is text without $, such as holdfast_",
             )
-        timeout = urls.number(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        timeout = urls.seconds(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
         store = cls(address, prefix, timeout)
         await store.start()
         return store

@@ -28,7 +28,7 @@ from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import is_there, number, split_options, switch, without_password
+from holdfast.backends.urls import is_there, seconds, split_options, switch, without_password
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
@@ -64,8 +64,8 @@ class FileBackend(ObjectStoreBackend):
                 where=without_password(url),
                 hint="Open file:///agents for a directory here, or file:////var/lib/agents for one anywhere",
             )
-        timeout = number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
-        grace = number(url, "grace", given.get("grace", GRACE), 10)
+        timeout = seconds(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        grace = seconds(url, "grace", given.get("grace", GRACE), 10)
         read_only = switch(url, "read_only", given.get("read_only", False))
         folder = Path(unquote(path)).absolute()
         if read_only and not is_there(folder / object_names.FORMAT, str(folder)):

@@ -32,6 +32,8 @@ class ObjectInfo(NamedTuple):
     name: str
     size: int
     modified: float
+    problem: str = ""
+    """Why it cannot be read, where a directory has something else of this name."""
 
 
 class ObjectStorage(ABC):
@@ -53,9 +55,15 @@ class ObjectStorage(ABC):
     async def listed(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose names start with a folder's name and a slash."""
 
-    @abstractmethod
+    async def exists(self, name: str) -> bool:
+        """Return whether there is an object of this name."""
+        return await self.get(name, 0, 1) is not None
+
     async def folders(self, prefix: str) -> list[str]:
         """The names right under a folder that have something under them, without the folder's own name."""
+        start = len(prefix) + 1 if prefix else 0
+        paths = [each.name[start:].partition("/") for each in await self.listed(prefix)]
+        return sorted({name for name, slash, _ in paths if slash})
 
     @abstractmethod
     async def delete(self, names: Sequence[str]) -> None:
@@ -65,12 +73,10 @@ class ObjectStorage(ABC):
         """Remove an object whose name is then free for another. Whether it was removed is not told."""
         await self.delete([name])
 
-    @abstractmethod
-    async def sweep(self, before: float) -> None:
+    async def sweep(self, before: float) -> None:  # noqa: B027 - most leave nothing
         """Remove what writers that died have left, if it is older than this."""
 
-    @abstractmethod
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - most have nothing to release
         """Let go of everything."""
 
 

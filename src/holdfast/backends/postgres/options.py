@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import number, split_options, whole, without_password
+from holdfast.backends.urls import seconds, split_options, whole, without_password
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -69,7 +69,7 @@ def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
         shown,
         conninfo(rest),
         schema,
-        number(url, "timeout", options["timeout"], 0.1, 86_400),
+        seconds(url, "timeout", options["timeout"], 0.1, 86_400),
         whole(url, "pool_size", options["pool_size"], 1, 1000),
         tenant,
     )

@@ -34,7 +34,7 @@ from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
 from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import choice, number, split_options, whole, without_password
+from holdfast.backends.urls import choice, seconds, split_options, whole, without_password
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
@@ -63,7 +63,7 @@ class RedisBackend(ServerBackend):
     schemes = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-        super().__init__(without_password(url), number(url, "timeout", options["timeout"], least=0.1))
+        super().__init__(without_password(url), seconds(url, "timeout", options["timeout"], least=0.1))
         self._arguments = arguments
         self._prefix = _prefix(url, options["prefix"])
         self._waits = choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"

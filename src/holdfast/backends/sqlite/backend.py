@@ -54,7 +54,7 @@ from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, look_anew, merge
 from holdfast.backends.tables import WORDS
-from holdfast.backends.urls import switch
+from holdfast.backends.urls import seconds, switch
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 T = TypeVar("T")
@@ -398,14 +398,7 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
     synchronous = given.get("synchronous", "full")
     if synchronous not in ("full", "normal") and not (synchronous == "off" and vfs is not None):
         raise ConfigError(f"synchronous cannot be {synchronous!r}", where=url, hint="It is full or normal")
-    try:
-        busy_timeout = float(given.get("busy_timeout", 60))
-    except (TypeError, ValueError):
-        busy_timeout = -1.0
-    if not 0 <= busy_timeout < 1e9:
-        raise ConfigError(
-            f"busy_timeout cannot be {given['busy_timeout']!r}", where=url, hint="It is a number of seconds, such as 60"
-        )
+    busy_timeout = seconds(url, "busy_timeout", given.get("busy_timeout", 60))
     # In a VFS of its own a name is not a path here, and stays as it is.
     absolute = path if vfs is not None else str(Path(path).resolve())
     exclusive = bool(given.get("exclusive", vfs is not None))

@@ -34,7 +34,7 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Cr
 from holdfast.backends.key_encoding import encode_key
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.tables import JOURNAL, Key
-from holdfast.backends.urls import number, whole
+from holdfast.backends.urls import seconds, whole
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
@@ -80,7 +80,7 @@ class CacheBackend(Wrapper):
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
         """Open a store, and the room for what is read from it."""
         found = parts_of(url, "cache", ("max_age", "size"), options)
-        max_age = number(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
+        max_age = seconds(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
         place = found.get("in") or "memory:"
         if "size" in found and not place.startswith("memory:"):
             raise ConfigError(

@@ -6,7 +6,6 @@ may be made of others in turn.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -26,8 +25,6 @@ COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
     "tiers": ("hot", "cold"),
 }
 """The kinds of stores that are made of others, and what of their parts are stores."""
-
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def compose(kind: str, /, **parts: object) -> str:
@@ -84,16 +81,6 @@ def shown(url: str) -> str:
         return without_password(url)
     pairs = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
     return compose(kind, **{name: shown(value) if name in COMPOSITIONS[kind] else value for name, value in pairs})
-
-
-def age(url: str, name: str, value: object) -> float:
-    """An option that is a span of time: seconds, or `90s`, `15m`, `12h`, `30d`."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", str(value))
-    if found is None or isinstance(value, bool):
-        raise ConfigError(
-            f"{name} cannot be {value!r}", where=shown(url), hint="It is a time such as 90s, 15m, 12h or 30d"
-        )
-    return float(found[1]) * _AGES[found[2] or "s"]
 
 
 def _text(value: object) -> str:

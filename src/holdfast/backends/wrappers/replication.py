@@ -42,7 +42,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, again, size_of
 from holdfast.backends.tables import JOURNAL
-from holdfast.backends.urls import number, switch
+from holdfast.backends.urls import seconds, switch
 from holdfast.backends.wrappers import Wrapper, journal, store_diff
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
@@ -113,7 +113,7 @@ class ReplicatingBackend(Wrapper):
         kind = cls.schemes[0]
         found = parts_of(url, kind, cls._options(), options)
         settings: dict[str, Any] = {
-            name: number(url, name, found[name]) for name in ("patience", "drain") if name in found
+            name: seconds(url, name, found[name]) for name in ("patience", "drain") if name in found
         }
         settings |= cls._settings(url, found)
         restore = switch(url, "restore", found.get("restore", False))

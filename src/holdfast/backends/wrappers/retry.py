@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.urls import number, whole
+from holdfast.backends.urls import seconds, whole
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
@@ -62,7 +62,7 @@ class RetryBackend(Wrapper):
         settings: dict[str, Any] = {
             name: whole(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
         }
-        settings |= {name: number(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found}
+        settings |= {name: seconds(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found}
         (store,) = await open_parts(found["store"], tenant=tenant)
         return cls(store, **settings)
 

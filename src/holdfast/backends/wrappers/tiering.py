@@ -38,9 +38,9 @@ from holdfast.backends.interface import (
     Sound,
 )
 from holdfast.backends.tables import JOURNAL, OBJECTS, Key, Table
-from holdfast.backends.urls import switch, whole
+from holdfast.backends.urls import seconds, switch, whole
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.composite_urls import age, compose, open_parts, parts_of
+from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
 from holdfast.backends.wrappers.private_rows import is_blank, move_theirs, page_of_theirs, read_theirs
 from holdfast.backends.wrappers.tier_mover import FENCES, Line, TierMover, fence
 from holdfast.backends.wrappers.tier_stub import EXTRA, MOVED, TierStub, given, kept, stub_in
@@ -82,7 +82,7 @@ class TieredBackend(Wrapper):
     async def open(cls, url: str, **options: Any) -> TieredBackend:
         """Open both stores, and see that they belong together."""
         found = parts_of(url, "tiers", ("after", "keep", "bring_back"), options)
-        after = age(url, "after", found.get("after", AFTER))
+        after = seconds(shown(url), "after", found.get("after", AFTER))
         keep = whole(url, "keep", found.get("keep", KEEP))
         back = switch(url, "bring_back", found.get("bring_back", True))
         hot, cold = await open_parts(found["hot"], found["cold"])

@@ -44,7 +44,7 @@ class MergedState(NamedTuple):
     """A merged state, and the conflicts that no resolver resolved, in which it has our side."""
 
     state: PackedMap
-    clashes: tuple[PackedConflict, ...]
+    conflicts: tuple[PackedConflict, ...]
 
 
 Resolver: TypeAlias = Callable[[PackedConflict], PackedResolution | None]
@@ -83,7 +83,7 @@ def merge(
     merge_state = _Merge(resolver, exact=base is not None)
     merged = merge_state.value((), base, ours, theirs)
     state = None if merged is None else as_map(merged)
-    return MergedState({} if state is None else state, tuple(merge_state.clashes))
+    return MergedState({} if state is None else state, tuple(merge_state.conflicts))
 
 
 class _Merge:
@@ -92,7 +92,7 @@ class _Merge:
     def __init__(self, resolver: Resolver, *, exact: bool) -> None:
         self._resolver = resolver
         self._exact = exact
-        self.clashes: list[PackedConflict] = []
+        self.conflicts: list[PackedConflict] = []
 
     def value(self, path: Path, base: Packed | None, ours: Packed | None, theirs: Packed | None) -> Packed | None:
         if _same(ours, theirs):
@@ -120,7 +120,7 @@ class _Merge:
     def _clash(self, clash: PackedConflict) -> Packed | None:
         resolution = self._resolver(clash)
         if resolution is None:
-            self.clashes.append(clash)
+            self.conflicts.append(clash)
             return clash.ours
         return resolution.value
 
@@ -148,16 +148,16 @@ class _Merge:
 
         The resolver is called for conflicts inside its items first, and then for the slice as a whole.
         """
-        known = len(self.clashes)
+        known = len(self.conflicts)
         items = self._items(path, start, base, ours, theirs)
-        inside = self.clashes[known:]
+        inside = self.conflicts[known:]
         if items is not None and not inside:
             return items
-        del self.clashes[known:]
+        del self.conflicts[known:]
         clash = PackedConflict((*path, slice(start, start + len(ours))), base, ours, theirs)
         resolution = self._resolver(clash)
         if resolution is None:
-            self.clashes += inside or [clash]
+            self.conflicts += inside or [clash]
             return ours if items is None else items
         return [] if resolution.value is None else as_items(resolution.value) or []
 

@@ -215,9 +215,9 @@ def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
 
 
 def _tools(session: CliContext, found: AgentRecord) -> None:
-    from holdfast.agents.api.tools import of_record
+    from holdfast.agents import Tools
 
-    tools = of_record(found.tools)
+    tools = Tools.of(found)
     if not tools:
         return
     session.out.line()

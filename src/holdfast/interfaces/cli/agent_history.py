@@ -103,16 +103,16 @@ def _row(each: TransitionRecord) -> tuple[str, ...]:
 
 def _draw(session: CliContext, there: Store | IdentityView, id: str, form: str) -> None:
     from holdfast.agents.storage import diagram
-    from holdfast.agents.storage.transition_log import counts
+    from holdfast.agents.storage.transition_log import count_transitions
 
     record = there.agents.load(id)
     with session.progress("Counting") as tell:
-        taken = counts(_told(_pages(there, id, None, {}, _PAGE), tell))
+        taken = count_transitions(_told(_pages(there, id, None, {}, _PAGE), tell))
     drawn = getattr(diagram, form)(None, taken, current=record.state)
     if session.json:
         ways = [
-            {**way._asdict(), "taken": taken.taken[way], "failed": taken.failed[way]}
-            for way in dict.fromkeys((*taken.taken, *taken.failed))
+            {**way._asdict(), "taken": taken.successes[way], "failed": taken.failures[way]}
+            for way in dict.fromkeys((*taken.successes, *taken.failures))
         ]
         session.emit({"agent": id, "state": record.state, "ways": ways, "form": form, "picture": drawn})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import clock, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.security.audit.query import AuditRecord
     from holdfast.security.audit.verify import AuditFinding
 
 _PAGE = 200
@@ -65,14 +64,7 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
         return
     who, asked["kind"] = "" if actor == _OWNER else actor, asked["kind"] or ""
     store = session.open()
-
-    def pages() -> Iterator[AuditRecord]:
-        last = after
-        while page := store.audit.query(actor=who, **asked, limit=min(limit, _PAGE), after=last):
-            yield from page
-            last = page[-1].cursor
-
-    found = islice(pages(), limit)
+    found = islice(store.audit.query(actor=who, **asked, limit=min(limit, _PAGE), cursor=after).all(), limit)
     if session.json:
         session.emit_all(found)
         return

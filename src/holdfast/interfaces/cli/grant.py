@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.base import CliContext, CliGroup, command, dry_run_
 from holdfast.interfaces.cli.completion_types import GRANT, GROUP, KEY, ROLE, SCOPE
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, until
+from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
     from holdfast.security.access.policy import Policy
@@ -82,8 +82,7 @@ def give(
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    ends = until(end)
-    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=ends)
+    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=end)
     if session.json:
         session.emit(made)
         return

@@ -115,7 +115,7 @@ class _Search:
             with self._session.progress("Searching") as tell:
                 told = None if self._session.paging else tell
                 page = self._store.search(self._query, limit=left, after=after, progress=told)
-            self._looked += page.looked
+            self._looked += page.examined
             self._unreadable += page.unreadable
             self._scanned = page.how == "scan"
             self.found += len(page.matches)

@@ -180,7 +180,7 @@ class LogReader:
         there = [visit.row for visit in visits if visit.point.id]
         if self._asked is None or not there:
             return [bool(visit.point.id) for visit in visits]
-        found = iter(await self._asked.fitting(self.line, there))
+        found = iter(await self._asked.match_rows(self.line, there))
         return [bool(visit.point.id) and next(found) for visit in visits]
 
 
@@ -222,7 +222,7 @@ class LogWriter:
             for line in lines:
                 out.line(line)
             return
-        before, beside, after = self._graph.step(visit.place, visit.parents)
+        before, beside, after = self._graph.step(visit.position, visit.parents)
         for line in before:
             out.line(line.rstrip())
         out.line(f"{beside}{lines[0]}")
@@ -235,7 +235,7 @@ class LogWriter:
     def skip(self, entry: LoggedStep) -> None:
         """Pass by a checkpoint that is not shown."""
         if self._graph is not None:
-            self._graph.replace(entry.visit.place, entry.visit.parents)
+            self._graph.replace(entry.visit.position, entry.visit.parents)
 
     # As people read it ----------------------------------------------------------------------------------------
 
@@ -331,4 +331,4 @@ class LogWriter:
 def _label_color(label: str) -> str:
     if label.startswith("HEAD"):
         return "cyan"
-    return "yellow" if label.startswith(("name: ", "tag: ")) else "green"
+    return "yellow" if label.startswith(("tag: ", "label: ")) else "green"

@@ -71,8 +71,8 @@ def merge(
             metadata=None if message is None else {"message": message},
         )
     except ConflictError as refused:
-        if refused.clashes:
-            _show(session, refused.clashes)
+        if refused.conflicts:
+            _show(session, refused.conflicts)
             refused.hint = "Settle it with --strategy, with --resolve PATH=STRATEGY, or one by one with --interactive"
         raise
     if session.json:

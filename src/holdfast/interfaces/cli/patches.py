@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.history.diff_text import Line
 
 _STYLES: dict[str, tuple[str, ...]] = {
-    "place": ("cyan",),
+    "path": ("cyan",),
     "old": ("red",),
     "new": ("green",),
     "old word": ("red", "bold"),

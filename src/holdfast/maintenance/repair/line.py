@@ -42,10 +42,9 @@ from holdfast.engine.row_format import (
 from holdfast.engine.state_loader import LoadedState, StateLoader, pointers_in
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
 from holdfast.maintenance.repair.chains import BranchChain, ChainFinder, Where, open_row
-from holdfast.maintenance.repair.line_info import new_info
 from holdfast.maintenance.repair.quarantine import QuarantineWriter
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
-from holdfast.maintenance.repair.sources import RepairSource, first_of
+from holdfast.maintenance.repair.sources import RepairSource, first_of, new_info
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 _CACHE_BYTES = 16 << 20

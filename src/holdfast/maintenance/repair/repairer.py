@@ -25,7 +25,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.row_format import Line
-from holdfast.engine.text_index.indexer import Progress
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.maintenance.repair.line import mend
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport

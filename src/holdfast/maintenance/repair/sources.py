@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import rows
-from holdfast.backends.tables import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Table
+from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Key, Table
 from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
@@ -183,3 +183,19 @@ async def first_of(
         if found:
             return found, source
     return None
+
+
+async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Sequence[RepairSource]) -> LineInfo:
+    """What a source says of a line; or else what follows from its other rows, and is as in a fresh one for the rest."""
+    found = await first_of(sources, lambda source: source.info(line))
+    if found is not None:
+        return found[0]
+    form = 1
+    holes: list[UnreadableRange] = []
+    async for row in sturdy_rows(backend, FOLDS, tuple(line), holes, bodies=False):
+        form = max(form, int(row.columns[0]))
+    times = [Branch.of(row).created async for row in sturdy_rows(backend, BRANCHES, tuple(line), holes)]
+    async for row in sturdy_rows(backend, STEPS, tuple(line), holes, bodies=False):
+        times.append(StepRef.of(row).time)
+        break
+    return fresh._replace(form=form, created=min(times, default=fresh.created))

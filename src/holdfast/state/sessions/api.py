@@ -22,10 +22,10 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.state.sessions.lifecycle import EXPIRED, SessionLifecycle, SessionReport
 from holdfast.state.sessions.records import OnEnd, SessionRecord, SessionRecords, Status
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 S = TypeVar("S", bound="SessionOperations")
 
@@ -201,10 +201,10 @@ class SessionsOperations(Generic[S]):
         user: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        ttl: float | timedelta | None = None,
-        idle: float | timedelta | None = None,
+        ttl: Duration | None = None,
+        idle: Duration | None = None,
         on_end: OnEnd = "delete",
-        retention: float | timedelta = RETENTION,
+        retention: Duration = RETENTION,
     ) -> S:
         """Start a session, with an id of its own unless one is given. Raises `ConflictError` if there is one of that
         id.
@@ -225,10 +225,10 @@ class SessionsOperations(Generic[S]):
             str(root),
             str(state),
             self._handle.now(),
-            0 if ttl is None else nanoseconds(ttl),
-            0 if idle is None else nanoseconds(idle),
+            0 if ttl is None else parse_nanoseconds(ttl, "time to live", positive=True),
+            0 if idle is None else parse_nanoseconds(idle, "idle time", positive=True),
             on_end,
-            nanoseconds(retention),
+            parse_nanoseconds(retention, "retention", positive=True),
             self._handle.guard.actor,
             dict(validation.require_mapping(metadata or {}, "metadata")),
         )

@@ -28,6 +28,7 @@ from holdfast.state.reader import ScopeView, StoredValue, viewed
 from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parsing import Duration
 
 CONTENT = "content"
 """The key that holds a document; and that of its scope that one needs the right to."""
@@ -118,7 +119,7 @@ class DocumentOperations:
         return DocumentVersion(unpack(handle.codec, made[-1]), done.version)
 
     @sync_and_async
-    async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
+    async def wait(self, after: int, timeout: Duration | None = None) -> DocumentVersion | None:
         """The document, as soon as it has a later version; None if it had none within so many seconds."""
         version = validation.require_count(after, "version")
         await self._place.may("read", CONTENT)
@@ -165,15 +166,15 @@ class DocumentOperations:
         name = b""
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
-        if found.clashes or name not in found.state:
-            clashes = tuple(map(self._shown, found.clashes))
+        if found.conflicts or name not in found.state:
+            clashes = tuple(map(self._shown, found.conflicts))
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._place.own),
                 hint="Read it again and apply the edit to what is there, or settle it with a function",
                 code="version-mismatch",
             )
-            error.clashes = clashes
+            error.conflicts = clashes
             raise error
         return found.state[name]
 

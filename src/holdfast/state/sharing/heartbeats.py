@@ -9,6 +9,7 @@ from typing import Any, Self, TypeAlias
 
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, TransientError
+from holdfast.time_parsing import Duration, parse_seconds
 
 Beat: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Gives a sign of life."""
@@ -20,8 +21,8 @@ _SHARE = 3
 class Heartbeat:
     """Gives signs of life from a thread of its own, inside `with`, while there is something to be alive for."""
 
-    def __init__(self, lease: float) -> None:
-        self._pause = lease / _SHARE
+    def __init__(self, lease: Duration) -> None:
+        self._pause = parse_seconds(lease, "lease") / _SHARE
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._beat: Beat | None = None
@@ -60,16 +61,16 @@ class Heartbeat:
 
 
 @asynccontextmanager
-async def beating(beat: Beat, lease: float) -> AsyncIterator[None]:
+async def beating(beat: Beat, lease: Duration) -> AsyncIterator[None]:
     """Give signs of life from a task, until the block ends."""
     import asyncio
 
-    ended = asyncio.Event()
+    ended, pause = asyncio.Event(), parse_seconds(lease, "lease") / _SHARE
 
     async def beats() -> None:
         while True:
             try:
-                await asyncio.wait_for(ended.wait(), lease / _SHARE)
+                await asyncio.wait_for(ended.wait(), pause)
             except TimeoutError:
                 try:
                     await arun(beat())

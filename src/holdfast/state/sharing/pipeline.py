@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -20,16 +20,16 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds, parse_seconds
 
 TRIES = 5
 """How often an item is tried at a stage, unless told otherwise."""
@@ -115,23 +115,21 @@ class PipelineOperations:
     # Putting items in ---------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def put(self, item: Any, *, delay: float | timedelta | None = None) -> str:
+    async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await self._put([item], delay))[0]
 
     @sync_and_async
-    async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
+    async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         return await self._put(list(validation.require_several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
+    async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
         """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
         as the lease lasts, and another's after that."""
-        if not checked(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
         self._at(stage)
         await self._place.may("read", stage)
         taking = TakeWork(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
@@ -153,7 +151,7 @@ class PipelineOperations:
         task: PipelineTask,
         error: BaseException | str = "",
         *,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         retry: bool = True,
     ) -> bool:
         """Give an item back that went wrong, to be tried again, at once or later. One that was tried too often, or is
@@ -161,7 +159,7 @@ class PipelineOperations:
         return await self._fail(task, error, delay, retry)
 
     @sync_and_async
-    async def extend(self, task: PipelineTask, lease: float = LEASE) -> None:
+    async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Have an item for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
@@ -255,12 +253,12 @@ class PipelineOperations:
             raise InvalidError(f"there is no stage {stage!r}", where=str(self._place.own), hint=f"See {self.stages}")
         return self.stages.index(stage)
 
-    async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
+    async def _put(self, items: list[Any], delay: Duration | None) -> list[str]:
         if not 0 < len(items) <= _MOST:
             raise InvalidError(f"1 to {_MOST} items are put in at a time, not {len(items)}")
         first = self.stages[0]
         handle, trace, names = self._place.for_(first), trace_context.current_or_new(), list[str]()
-        wait = 0 if delay is None else nanoseconds(delay)
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
             for item in items
@@ -334,13 +332,11 @@ class PipelineOperations:
 
         await commit(handle, {self._place.own: writes})
 
-    async def _fail(
-        self, task: PipelineTask, error: BaseException | str, delay: float | timedelta | None, retry: bool
-    ) -> bool:
+    async def _fail(self, task: PipelineTask, error: BaseException | str, delay: Duration | None, retry: bool) -> bool:
         handle, claim = self._place.for_(task.stage), self._claim(task)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
-        wait = 0 if delay is None else nanoseconds(delay)
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             record = await self._held(view, claim)
@@ -353,7 +349,7 @@ class PipelineOperations:
         await commit(handle, {self._place.own: writes})
         return again
 
-    async def _extend(self, task: PipelineTask, lease: float) -> None:
+    async def _extend(self, task: PipelineTask, lease: Duration) -> None:
         await work_queue.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
 
     async def _held(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
@@ -378,7 +374,7 @@ class PipelineOperations:
         return task._claim
 
     @sync_and_async
-    async def _settle(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
+    async def _settle(self, task: PipelineTask, result: Any, error: Exception | None, delay: Duration) -> bool:
         """Hand an item on, or give it back; False if it is another's by now."""
         try:
             if error is None:
@@ -387,7 +383,7 @@ class PipelineOperations:
                 except (InvalidError, UnsupportedError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
-                await self._fail(task, error, delay * 2 ** (task.tries - 1) or None, True)
+                await self._fail(task, error, parse_seconds(delay) * 2 ** (task.tries - 1) or None, True)
         except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise
@@ -403,9 +399,9 @@ class Pipeline(SyncApi, PipelineOperations):
         stage: str,
         handler: Callable[[Any], Any],
         *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        delay: Duration = 1.0,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """Work at a stage: call a function with each item's value, and hand on what it returns; until no item came for
@@ -440,9 +436,9 @@ class AsyncPipeline(AsyncApi, PipelineOperations):
         stage: str,
         handler: Callable[[Any], Awaitable[Any]],
         *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        delay: Duration = 1.0,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """The same as `Pipeline.work`; the function is awaited."""

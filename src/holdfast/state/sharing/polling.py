@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.errors import InvalidError
+from holdfast.time_parsing import Duration, parse_seconds
 
 T = TypeVar("T")
 
@@ -15,10 +15,10 @@ _SHORTEST, _LONGEST = 0.002, 0.25
 """How many seconds there are between two looks, at first and at most."""
 
 
-async def until(look: Callable[[], Awaitable[T | None]], timeout: float | None) -> T | None:
+async def until(look: Callable[[], Awaitable[T | None]], timeout: Duration | None) -> T | None:
     """What `look` finds, as soon as it finds anything; None if that was not within so many seconds. It looks once at
     least; without a timeout, for ever."""
-    end = None if timeout is None else time.monotonic() + checked(timeout)
+    end = None if timeout is None else time.monotonic() + parse_seconds(timeout, "timeout")
     pause = _SHORTEST
     while True:
         found = await look()
@@ -27,10 +27,3 @@ async def until(look: Callable[[], Awaitable[T | None]], timeout: float | None) 
             return found
         await Pause(min(pause, left))
         pause = min(2 * pause, _LONGEST)
-
-
-def checked(seconds: object, what: str = "timeout") -> float:
-    """A number of seconds from 0 up."""
-    if type(seconds) not in (int, float) or not 0 <= seconds < 10**9:  # type: ignore[operator]
-        raise InvalidError(f"a {what} is a number of seconds from 0 up, not {seconds!r}")
-    return float(seconds)  # type: ignore[arg-type]

@@ -28,11 +28,12 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, viewed
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to
@@ -98,7 +99,7 @@ class RequestsOperations:
     # Asking -----------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
+    async def call(self, payload: Any, *, timeout: Duration = TIMEOUT) -> Any:
         """Ask, and wait for the answer, for so many seconds.
 
         `HandlerError` if the responder raised an error. `RequestTimeoutError` if no answer came in time; its code says
@@ -108,13 +109,13 @@ class RequestsOperations:
         return await self._wait(await self._ask(payload, timeout), timeout)
 
     @sync_and_async
-    async def ask(self, payload: Any, *, timeout: float = TIMEOUT) -> str:
+    async def ask(self, payload: Any, *, timeout: Duration = TIMEOUT) -> str:
         """Ask, and do not wait. Returns the id by which to `wait` for the answer, in this process or another. After so
         many seconds nobody answers it any more."""
         return await self._ask(payload, timeout)
 
     @sync_and_async
-    async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
+    async def wait(self, id: str, *, timeout: Duration = TIMEOUT) -> Any:
         """The answer to a request. The same as `call` from here on. `NotFoundError` if there is no such request, or it
         was cancelled, or its answer was given over a minute after its time."""
         return await self._wait(id, timeout)
@@ -133,7 +134,7 @@ class RequestsOperations:
     # Answering --------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def take(self, *, lease: float = LEASE, timeout: float | None = 0) -> Request | None:
+    async def take(self, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> Request | None:
         """A request to answer; None if there was none within so many seconds. It is this responder's for as long as
         the lease lasts, and another's after that."""
         return await self._take(lease, timeout)
@@ -150,7 +151,7 @@ class RequestsOperations:
         await self._answer(request, _failure(error))
 
     @sync_and_async
-    async def extend(self, request: Request, lease: float = LEASE) -> None:
+    async def extend(self, request: Request, lease: Duration = LEASE) -> None:
         """Have a request for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
 
@@ -168,14 +169,14 @@ class RequestsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, payload: Any, timeout: float) -> str:
-        handle, seconds = self._place.for_(ASK), checked(timeout)
+    async def _ask(self, payload: Any, timeout: Duration) -> str:
+        handle, wait = self._place.for_(ASK), parse_nanoseconds(timeout, "timeout")
         token, trace = secrets.token_hex(8), trace_context.current_or_new()
         record = {
             "value": payload,
             "actor": handle.guard.actor,
             "correlation": trace.correlation,
-            "deadline": handle.now() + int(seconds * 1e9),
+            "deadline": handle.now() + wait,
         }
         packed, name = pack_value(handle, "value", record), ""
 
@@ -194,7 +195,7 @@ class RequestsOperations:
         await commit(handle, {self._place.own: writes})
         return name
 
-    async def _wait(self, id: str, timeout: float) -> Any:
+    async def _wait(self, id: str, timeout: Duration) -> Any:
         if type(id) is not str or not id or "/" in id:
             raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
         await self._place.may("write", ASK)
@@ -259,9 +260,7 @@ class RequestsOperations:
             "there is no such request: it was cancelled, or is long over", where=f"request {id} of {self._place.own}"
         )
 
-    async def _take(self, lease: float, timeout: float | None) -> Request | None:
-        if not checked(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
+    async def _take(self, lease: Duration, timeout: Duration | None) -> Request | None:
         await self._place.may("read", SERVE)
         taking = TakeWork(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
         found = await until(taking.take, timeout)
@@ -317,7 +316,7 @@ class RequestsOperations:
             return False
         return True
 
-    async def _extend(self, request: Request, lease: float) -> None:
+    async def _extend(self, request: Request, lease: Duration) -> None:
         await work_queue.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
 
     def _claim(self, request: Request) -> WorkClaim:
@@ -333,8 +332,8 @@ class Requests(SyncApi, RequestsOperations):
         self,
         handler: Callable[[Any], Any],
         *,
-        lease: float = LEASE,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """Answer requests with what a function returns, until none came for so many seconds, or so many are answered;
@@ -366,8 +365,8 @@ class AsyncRequests(AsyncApi, RequestsOperations):
         self,
         handler: Callable[[Any], Awaitable[Any]],
         *,
-        lease: float = LEASE,
-        timeout: float | None = None,
+        lease: Duration = LEASE,
+        timeout: Duration | None = None,
         limit: int | None = None,
     ) -> int:
         """The same as `Requests.serve`; the function is awaited."""

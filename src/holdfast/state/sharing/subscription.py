@@ -24,6 +24,7 @@ from holdfast.state.sharing.polling import until
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
+from holdfast.time_parsing import Duration
 
 S = TypeVar("S", bound="SubscriptionOperations")
 
@@ -66,13 +67,13 @@ class SubscriptionOperations:
         return max(await self._topic.length() - self._acknowledged, 0)
 
     @sync_and_async
-    async def receive(self, timeout: float | None = None) -> TopicMessage | None:
+    async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
         """The next message; None if there was none within so many seconds. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
     @sync_and_async
-    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
+    async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
         """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
         received before."""
         if validation.require_count(limit, "number of messages") < 1:
@@ -93,7 +94,7 @@ class SubscriptionOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
+    async def _next(self, limit: int, timeout: Duration | None) -> list[TopicMessage]:
         if not self._waiting:
             await self._place.may("read", MESSAGE)
             await until(self._fetch, timeout)
@@ -138,7 +139,7 @@ class Subscription(SyncApi, SubscriptionOperations):
             if message is not None:
                 yield message
 
-    def deliver(self, handler: Callable[[TopicMessage], object], *, timeout: float | None = None) -> int:
+    def deliver(self, handler: Callable[[TopicMessage], object], *, timeout: Duration | None = None) -> int:
         """Call a function with each message, and acknowledge it when that returns; until none came for so many seconds.
         Returns how many there were.
 
@@ -168,7 +169,7 @@ class AsyncSubscription(AsyncApi, SubscriptionOperations):
                 yield message
 
     async def deliver(
-        self, handler: Callable[[TopicMessage], Awaitable[object]], *, timeout: float | None = None
+        self, handler: Callable[[TopicMessage], Awaitable[object]], *, timeout: Duration | None = None
     ) -> int:
         """The same as `Subscription.deliver`; the function is awaited."""
         count = 0

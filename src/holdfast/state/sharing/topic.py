@@ -6,20 +6,19 @@ is a name with a cursor of its own (`subscription`).
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.model.scopes import MARK, Scope, ScopePart
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import LINK, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 if TYPE_CHECKING:
     from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
@@ -102,15 +101,19 @@ class TopicOperations:
         return await reader(self._place, name).delete(permit)
 
     @sync_and_async
-    async def trim(self, *, older_than: float | timedelta | None = None) -> int:
-        """Drop messages that all subscribers have acknowledged; or, given an age in seconds or as a timedelta, those
+    async def trim(self, *, older_than: Duration | None = None) -> int:
+        """Drop messages that all subscribers have acknowledged; or, given an age, those
         that are older, whoever has them yet to come. Without a subscriber and an age, nothing goes.
 
         They go by the thousand: how many are left beyond what should go is no more than that. Returns how many went.
         Takes the right to write the topic's scope.
         """
         permit = await self._place.may("write", MESSAGE)
-        before = None if older_than is None else self._place.handle.now() - nanoseconds(older_than)
+        before = (
+            None
+            if older_than is None
+            else self._place.handle.now() - parse_nanoseconds(older_than, "age", positive=True)
+        )
         seen = min((each.cursor for each in await self._subscribers()), default=0)
 
         def goes(number: int, end: StepRef) -> bool:

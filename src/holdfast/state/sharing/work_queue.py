@@ -19,6 +19,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 T = TypeVar("T")
 
@@ -99,11 +100,11 @@ async def dues(view: ScopeView, lane: str) -> list[DueWork]:
 class TakeWork(Generic[T]):
     """Taking a piece of work from a lane, if there is one."""
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: Duration, opened: Opened[T]) -> None:
         self._handle = handle
         self._own = own
         self._lane = lane
-        self._lease = int(lease * 1e9)
+        self._lease = parse_nanoseconds(lease, "lease", positive=True)
         self._opened = opened
         self._taken: tuple[WorkClaim, T] | None = None
 
@@ -146,14 +147,15 @@ async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
         )
 
 
-async def extend(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
+async def extend(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: Duration, what: str) -> None:
     """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
     longer: WorkClaim = claim
+    length = parse_nanoseconds(lease, "lease")
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
         nonlocal longer
         await check(view, claim, what)
-        until = max(view.now + int(lease * 1e9), claim.until + 1)
+        until = max(view.now + length, claim.until + 1)
         longer = WorkClaim(claim.lane, claim.name, claim.token, claim.tries, until)
         return [KeyWrite(claim.key, "delete"), _hold(handle, longer)]
 
