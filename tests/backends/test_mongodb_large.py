@@ -65,7 +65,7 @@ def cache_of(store: Driven) -> int:
     """How many bytes the cache of the server has."""
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    found = run(backend._asked(backend._room))
+    found = run(backend._run_in_loop(backend._room))
     assert found is not None
     return mongodb_room._SHARE * found
 
@@ -206,7 +206,7 @@ def test_rows_that_are_there_without_the_note_of_who_wrote_them_are_replaced(sto
     async def forget() -> None:
         await backend._layout.commits.delete_many({})
 
-    run(backend._asked(forget))
+    run(backend._run_in_loop(forget))
     assert (
         store.apply(Create(LINES, row_of(LINES, *LINE)), Put(METADATA, entry(0, "2")), Ensure(NODES, node(0, 9)))
         is None

@@ -75,7 +75,7 @@ def _body(size: int) -> bytes:
 def _commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    return run(backend._asked(lambda: backend._commit(batches, stamp)))
+    return run(backend._run_in_loop(lambda: backend._commit(batches, stamp)))
 
 
 # Documents ----------------------------------------------------------------------------------------------------------

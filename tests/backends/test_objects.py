@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.reads import Reads
 from holdfast.backends.conformance.rows import step
-from holdfast.backends.conformance.short import SyncOnly
+from holdfast.backends.conformance.suite import SyncOnly
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Create, Put, Scan
 from holdfast.backends.object_store.cloud import Bucket, CloudBackend
@@ -164,7 +164,7 @@ def test_something_else_in_the_place_is_left_alone() -> None:
 
 def run_in(store: CloudBackend, work: Any) -> Any:
     """What a coroutine returns that runs in the store's loop."""
-    return run(store._asked(work))
+    return run(store._run_in_loop(work))
 
 
 # Damage and forks

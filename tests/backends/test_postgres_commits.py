@@ -66,7 +66,7 @@ def commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     """Commit a group as it comes from the network's base."""
     backend = store.backend
     assert isinstance(backend, PostgresBackend)
-    outcomes: list[Any] = run(backend._asked(lambda: backend._commit(batches, stamp)))
+    outcomes: list[Any] = run(backend._run_in_loop(lambda: backend._commit(batches, stamp)))
     return outcomes
 
 
@@ -163,7 +163,7 @@ def test_a_group_of_more_lines_than_it_may_lock(store: Driven, url: str) -> None
         backend = driven.backend
         group: list[Batch] = [[Create(STEPS, step(worker, line=f"{n}"))] for n in range(lines)]
         assert isinstance(backend, PostgresBackend)
-        run(backend._asked(lambda: backend._commit(group, GroupStamp(f"client {worker}", 0, 1))))
+        run(backend._run_in_loop(lambda: backend._commit(group, GroupStamp(f"client {worker}", 0, 1))))
 
     threads = [threading.Thread(target=write, args=(driven, n)) for n, driven in enumerate([store, *others])]
     for thread in threads:
@@ -308,7 +308,7 @@ def test_a_pooler_that_was_not_noticed(store: Driven) -> None:
         for link in backend._connections._idle:
             await link.run("DEALLOCATE ALL")
 
-    run(backend._asked(forget))
+    run(backend._run_in_loop(forget))
     assert store.scan(LINES) == [LINE]
     assert [link.prepares for link in backend._connections._idle] == [False]
     assert store.apply(*NEXT) is None
@@ -418,7 +418,7 @@ def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
     with psycopg.connect(url) as holder:
         holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "line")])
         began = time.monotonic()
-        with hurried(store.backend, 1), pytest.raises(OutcomeUnknownError, match="did not say"):
+        with hurried(store.backend, 1), pytest.raises(OutcomeUnknownError, match="did not confirm a change"):
             store.apply(*NEXT)
         assert time.monotonic() - began < 60
         backend = store.backend

@@ -361,7 +361,7 @@ def _calls(server: client.Redis, command: str) -> int:
 
 
 def _commit(store: RedisBackend, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-    return run(store._asked(lambda: store._commit(batches, stamp)))
+    return run(store._run_in_loop(lambda: store._commit(batches, stamp)))
 
 
 def test_a_group_is_made_once() -> None:

@@ -141,5 +141,5 @@ def test_only_one_call_tries_it() -> None:
     assert not breaker.lets()
     assert breaker.state == "trying"
     assert breaker.failed()
-    breaker.renew_locks()
+    breaker.reinit_locks()
     assert not breaker.lets()

@@ -18,7 +18,6 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
@@ -30,6 +29,7 @@ from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.doctor import doctor
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, Clock, Watched, knows, timed
+from tests.support.counting import CountingBackend
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_a_store_that_cannot_be_opened_is_the_finding(tmp_path: Path) -> None:
     assert (found.level, "[corrupt]" in found.found) == (CheckLevel.PROBLEM, True)
     assert found.remedy
     unknown = of(doctor("nothing://x"), "store-opens")
-    assert "no backend serves nothing://" in unknown.found
+    assert "no backend serves nothing:" in unknown.found
 
 
 def test_passwords_are_not_shown() -> None:

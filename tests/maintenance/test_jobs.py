@@ -399,5 +399,5 @@ def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> 
     jobs.add("a", "backup")
     assert jobs.run("a").summary == "copied"
     for name in ("broken", "misnamed"):
-        with pytest.raises(ConfigError, match="is no kind of jobs of the name"):
+        with pytest.raises(ConfigError, match="is not a job type with the name"):
             JobTypes().get(name)

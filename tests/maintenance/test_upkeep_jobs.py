@@ -151,7 +151,7 @@ def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
 
 
 def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
-    with holdfast.open(f"file:///{tmp_path}/store") as store, pytest.raises(UnsupportedError):
+    with holdfast.open(f"file://{tmp_path}/store") as store, pytest.raises(UnsupportedError):
         done(store, "index")
 
 

@@ -233,7 +233,7 @@ def test_a_forked_child_does_not_write_what_its_parent_read(store: Store) -> Non
     store.as_identity(agent="a").state(agent="a").get("k")
     notes = store._recorder()
     notes._process = 0  # as if this were the child
-    notes.renew_locks()
+    notes.reinit_locks()
     assert store.audit.query(kind="read") == []
 
 

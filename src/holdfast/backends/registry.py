@@ -1,4 +1,4 @@
-"""From a URL to the backend that serves it.
+"""The backend for a URL.
 
 Backends of other packages plug in through the entry point group `holdfast.backends`: the entry's name is the URL
 scheme, and its object a `holdfast.backends.interface.Backend`.
@@ -6,42 +6,45 @@ scheme, and its object a `holdfast.backends.interface.Backend`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast._lazy import load
 from holdfast.backends.interface import Backend
+from holdfast.backends.urls import suggest
 from holdfast.errors import ConfigError
 
 GROUP = "holdfast.backends"
 """The entry point group of backends."""
 
-_EXTRAS = {
-    "memory": "",
-    "sqlite": "",
-    "file": "",
-    "s3": "objects",
-    "gs": "objects",
-    "az": "objects",
-    "mongodb": "mongodb",
-    "mongodb+srv": "mongodb",
-    "postgresql": "postgres",
-    "postgres": "postgres",
-    "redis": "redis",
-    "rediss": "redis",
-    "valkey": "redis",
-    "valkeys": "redis",
-    # Stores that are made of others: `holdfast.backends.wrappers`.
-    "behind": "",
-    "cache": "",
-    "metrics": "",
-    "mirror": "",
-    "readonly": "",
-    "retry": "",
-    "tiers": "",
+
+class _BackendClass(NamedTuple):
+    """Where a backend is defined, and the extra that installs its driver."""
+
+    module: str
+    name: str
+    extra: str = ""
+
+
+_BACKENDS = {
+    "memory": _BackendClass("memory", "MemoryBackend"),
+    "sqlite": _BackendClass("sqlite", "SQLiteBackend"),
+    "file": _BackendClass("object_store.local", "FileBackend"),
+    "cache": _BackendClass("wrappers.cache", "CacheBackend"),
+    "mirror": _BackendClass("wrappers.mirror", "MirrorBackend"),
+    "readonly": _BackendClass("wrappers", "ReadOnlyBackend"),
+    "retry": _BackendClass("wrappers.retry", "RetryBackend"),
+    "tiered": _BackendClass("wrappers.tiering", "TieredBackend"),
+    "write-behind": _BackendClass("wrappers.replication", "WriteBehindBackend"),
+    **dict.fromkeys(("s3", "gs", "az"), _BackendClass("object_store.cloud", "CloudBackend", "objects")),
+    **dict.fromkeys(("mongodb", "mongodb+srv"), _BackendClass("mongodb", "MongoDBBackend", "mongodb")),
+    **dict.fromkeys(("postgresql", "postgres"), _BackendClass("postgres", "PostgresBackend", "postgres")),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), _BackendClass("redis", "RedisBackend", "redis")),
 }
-"""The schemes that come with this package, and the extra that brings what each needs."""
+"""The schemes of this package."""
 
 
 def backend_for(url: str) -> type[Backend]:
-    """The backend for a URL's scheme."""
+    """Return the backend for the scheme of a URL. Raises `ConfigError` if none serves it, or a driver is missing."""
     if not isinstance(url, str):
         raise ConfigError(f"a store is named by a URL, not by {type(url).__name__}", hint=f"Try sqlite:///{url}")
     scheme, colon, _ = url.partition(":")
@@ -49,65 +52,35 @@ def backend_for(url: str) -> type[Backend]:
         raise ConfigError(
             "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
         )
-    built_in = _built_in(scheme)
-    if built_in is not None:
-        return built_in
-    from importlib.metadata import entry_points  # takes its time, and only plug-ins need it
+    if scheme in _BACKENDS:
+        return _load(scheme, _BACKENDS[scheme])
+    from importlib.metadata import entry_points  # slow to import, and only plug-ins need it
 
     for entry in entry_points(group=GROUP, name=scheme):
-        found = entry.load()
-        if not (isinstance(found, type) and issubclass(found, Backend)):
-            raise ConfigError(f"the plug-in {entry.value} for {scheme}:// is no holdfast backend", where=url)
-        return found
-    raise ConfigError(
-        f"no backend serves {scheme}://",
-        where=url,
-        hint=f"Known here: {', '.join(f'{name}://' for name in schemes())}. Others come with a package that plugs in",
-    )
+        backend = entry.load()
+        if not (isinstance(backend, type) and issubclass(backend, Backend)):
+            raise ConfigError(f"the plug-in {entry.value} for {scheme}: is no holdfast backend", where=url)
+        return backend
+    raise ConfigError(f"no backend serves {scheme}:", where=url, hint=suggest(scheme, schemes()))
 
 
 def schemes() -> list[str]:
-    """The URL schemes that can be opened here."""
+    """Return the URL schemes that can be opened here."""
     from importlib.metadata import entry_points
 
-    return sorted({*_EXTRAS, *entry_points(group=GROUP).names})
+    return sorted({*_BACKENDS, *entry_points(group=GROUP).names})
 
 
-def _built_in(scheme: str) -> type[Backend] | None:
-    if scheme not in _EXTRAS:
-        return None
+def _load(scheme: str, definition: _BackendClass) -> type[Backend]:
+    """Import a backend on its first use: drivers are slow to import."""
     try:
-        return _load(scheme)
+        backend: type[Backend] = load(f"holdfast.backends.{definition.module}", definition.name)
     except ModuleNotFoundError as error:
-        if not _EXTRAS[scheme]:
+        if not definition.extra:
             raise
         raise ConfigError(
             f"a store at {scheme}:// needs {error.name}, which is not installed",
-            hint=f"Install it with: pip install 'holdfast[{_EXTRAS[scheme]}]'",
+            hint=f"Install it with: pip install 'holdfast[{definition.extra}]'",
             code="not-installed",
         ) from error
-
-
-_WRAPPERS = "holdfast.backends.wrappers"
-_BACKENDS = {
-    "memory": ("holdfast.backends.memory", "MemoryBackend"),
-    "behind": (f"{_WRAPPERS}.replication", "WriteBehindBackend"),
-    "cache": (f"{_WRAPPERS}.cache", "CacheBackend"),
-    "metrics": (f"{_WRAPPERS}.metrics", "MetricsBackend"),
-    "mirror": (f"{_WRAPPERS}.mirror", "MirrorBackend"),
-    "readonly": (f"{_WRAPPERS}.readonly", "ReadOnlyBackend"),
-    "retry": (f"{_WRAPPERS}.retry", "RetryBackend"),
-    "tiers": (f"{_WRAPPERS}.tiering", "TieredBackend"),
-    "file": ("holdfast.backends.object_store.local", "FileBackend"),
-    **dict.fromkeys(("s3", "gs", "az"), ("holdfast.backends.object_store.cloud", "CloudBackend")),
-    **dict.fromkeys(("mongodb", "mongodb+srv"), ("holdfast.backends.mongodb", "MongoDBBackend")),
-    **dict.fromkeys(("postgresql", "postgres"), ("holdfast.backends.postgres", "PostgresBackend")),
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("holdfast.backends.redis", "RedisBackend")),
-}
-_SQLITE = ("holdfast.backends.sqlite", "SQLiteBackend")
-
-
-def _load(scheme: str) -> type[Backend]:
-    """Import the backend of a scheme: drivers take their time."""
-    backend: type[Backend] = load(*_BACKENDS.get(scheme, _SQLITE))
     return backend

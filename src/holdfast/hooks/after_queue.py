@@ -64,11 +64,11 @@ class AfterQueue:
         self._lanes = WorkerThreads("holdfast-after", _LANES)
         self.dropped = 0
         """How many were dropped because too many waited."""
-        self.renew_locks()
+        self.reinit_locks()
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child: what waits is the parent's."""
-        self._lanes.renew_locks()
+        self._lanes.reinit_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._all: deque[QueuedHook] = deque()

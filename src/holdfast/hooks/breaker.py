@@ -74,7 +74,7 @@ class HookBreaker:
         with self._lock:
             self._trying = False
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._lock = Lock()
         self._trying = False

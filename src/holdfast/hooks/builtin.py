@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, MutableMapping
-from threading import Lock
 from typing import Any
 
 import msgspec
 
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConfigError, InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
@@ -172,12 +171,8 @@ class InvalidateCache:
             self._drop(call.scope, call.key)
 
 
-BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The upper bounds, in seconds, of the classes in which `CountChanges` counts how long changes took."""
-
-
 class CountChanges:
-    """Counts changes, and how long they took, by point. `snapshot` gives the figures."""
+    """Counts changes and their durations, by point."""
 
     phase = AFTER
     inline = True
@@ -186,39 +181,17 @@ class CountChanges:
     pure = True
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._points: dict[str, _Figures] = {}
+        self._metrics = Metrics()
 
     def __call__(self, call: HookContext) -> None:
         """Count a change."""
-        seconds = (time.perf_counter_ns() - call.started) / 1e9
-        with self._lock:
-            figures = self._points.get(call.point)
-            if figures is None:
-                figures = self._points[call.point] = _Figures()
-            figures.count += 1
-            figures.total += seconds
-            figures.worst = max(figures.worst, seconds)
-            figures.classes[bisect_left(BOUNDS, seconds)] += 1
+        self._metrics.add_duration(call.point, (time.perf_counter_ns() - call.started) / 1e9)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By point: `count`, `seconds` in all, `worst`, and `buckets`, how many took at most so many seconds."""
-        with self._lock:
-            return {point: figures.shown() for point, figures in self._points.items()}
-
-
-class _Figures:
-    __slots__ = ("classes", "count", "total", "worst")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = self.worst = 0.0
-        self.classes = [0] * (len(BOUNDS) + 1)
-
-    def shown(self) -> dict[str, Any]:
-        """As callers see it; the buckets add up, as in Prometheus."""
-        buckets, so_far = {}, 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.classes, strict=True):
-            so_far += count
-            buckets[bound] = so_far
-        return {"count": self.count, "seconds": self.total, "worst": self.worst, "buckets": buckets}
+        """Return by point: `count`, total `seconds`, `worst`, and `buckets`, the number that took at most so many
+        seconds."""
+        _, timings = self._metrics.read()
+        return {
+            point: {"count": each.count, "seconds": each.seconds, "worst": each.worst, "buckets": each.buckets()}
+            for point, each in timings.items()
+        }

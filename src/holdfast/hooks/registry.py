@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
@@ -67,7 +67,7 @@ class HookRegistry:
         self._lock = Lock()
         self._runner = HookRunner()
         self.later = AfterQueue(self._run_after, lambda events: execution_log.write(engine, tenant, events))
-        renew_after_fork(self)
+        reinit_after_fork(self)
 
     @staticmethod
     def of(engine: Engine) -> HookRegistry | None:
@@ -281,13 +281,13 @@ class HookRegistry:
         self.later.close()
         self._runner.close()
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child: what waits is the parent's to do."""
         self._lock = Lock()
-        self._runner.renew_locks()
-        self.later.renew_locks()
+        self._runner.reinit_locks()
+        self.later.reinit_locks()
         for hook in self._hooks:
-            hook.breaker.renew_locks()
+            hook.breaker.reinit_locks()
 
 
 def _meant(hooks: Sequence[Hook]) -> MatchedHooks:

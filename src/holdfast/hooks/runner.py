@@ -121,10 +121,10 @@ class HookRunner:
         """Have an async hook run on an event loop."""
         return _OnLoop(self, function, told, budget, context)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
-        self.workers.renew_locks()
-        self.loop.renew_locks()
+        self.workers.reinit_locks()
+        self.loop.reinit_locks()
 
     def close(self) -> None:
         """End the threads, as far as they end."""

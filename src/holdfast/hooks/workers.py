@@ -17,10 +17,10 @@ class WorkerThreads:
     def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._most = most
-        self.renew_locks()
+        self.reinit_locks()
         weakref.finalize(self, _end, self._queue, self._threads)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child, which has none of the threads."""
         self._lock = threading.Lock()
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
@@ -61,9 +61,9 @@ class LoopThread:
     """An event loop in a thread of its own, for async hooks of sync programs. Started when it is first needed."""
 
     def __init__(self) -> None:
-        self.renew_locks()
+        self.reinit_locks()
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

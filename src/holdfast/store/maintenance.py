@@ -145,7 +145,7 @@ class MaintenanceOperations:
 
         given = [source] if isinstance(source, str | HasHandle) else list(source)
         threads = None if thread is None else [self._line(thread).name]
-        async with repairer.opened_sources(self._handle.engine, given, self._handle.tenant) as sources:
+        async with repairer.open_sources(self._handle.engine, given, self._handle.tenant) as sources:
             return await repairer.repair(
                 self._handle.engine,
                 self._handle.tenant,

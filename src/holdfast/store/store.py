@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
-from holdfast.backends.wrappers.composite_urls import shown as redacted_url
+from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import is_thread

@@ -20,14 +20,14 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import NODES, STEPS, TABLES
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.cache import CacheBackend
 from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
-from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 from tests.backends.wrappers.pairs import Clock, Held
+from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 ONE = [Get(STEPS, [step().key])]

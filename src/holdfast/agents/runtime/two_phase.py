@@ -102,7 +102,7 @@ class Lifecycle:
         if persister.spec.machine is not None:
             persister.spec.machine.check(persister.agent)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """Reset after a fork."""
         self._lock = FairLock()
 

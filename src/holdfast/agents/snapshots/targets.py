@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 from holdfast.agents.snapshots.locations import SUFFIX, Location, PlainDirectory, SnapshotStorage
-from holdfast.backends.urls import split_options, without_password
+from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, SnapshotInvalidError
 
 Target: TypeAlias = "str | os.PathLike[str]"
-"""A path, or a URL: `file:///agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
+"""A path, or a URL: `file:///srv/agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
 
 _BUCKETS = ("s3", "gs", "az")
 
@@ -25,7 +24,7 @@ def locate(target: Target, options: Mapping[str, Any], *, require_suffix: bool =
     last = text.partition("?")[0] if scheme else text
     if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
         raise SnapshotInvalidError(
-            f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"For example agent{SUFFIX}"
+            f"the name of a snapshot ends in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
         )
     if scheme in _BUCKETS:
         _require_driver(text)
@@ -67,27 +66,31 @@ def _text(target: Target) -> str:
 
 def _scheme(text: str) -> str:
     scheme, colon, _ = text.partition("://")
+    if text.startswith("file:"):
+        return "file"
     if not colon or "/" in scheme:
         return ""
-    if scheme != "file" and scheme not in _BUCKETS:
+    if scheme not in _BUCKETS:
         raise ConfigError(
             f"snapshots cannot be stored at {scheme}://",
-            where=without_password(text),
+            where=redacted_url(text),
             hint="Name a file, or s3://bucket/…, gs://bucket/…, az://container/…",
         )
     return scheme
 
 
 def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
-    rest, _ = split_options(text if scheme else f"file:///{text}", {}, options) if scheme or options else (text, {})
-    if scheme:
-        rest = unquote(rest.removeprefix("file:///"))
-        if "://" in rest or "?" in rest or not rest:
-            raise ConfigError(
-                "this names no file",
-                where=without_password(text),
-                hint=f"file:///agent{SUFFIX} is a file here, file:////srv/agent{SUFFIX} one anywhere",
-            )
-        if "\0" in rest:
-            raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
-    return Path(rest)
+    if options:
+        split_options("file:", {}, options)  # refuses them
+    if not scheme:
+        return Path(text)
+    path = url_to_path(text)
+    if path is None or "?" in text:
+        raise ConfigError(
+            "this names no file",
+            where=redacted_url(text),
+            hint=f"file:agent{SUFFIX} is a file here, file:///srv/agent{SUFFIX} one anywhere",
+        )
+    if "\0" in str(path):
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+    return path

@@ -30,7 +30,7 @@ from holdfast.backends.mongodb.row_mapping import Document
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.mongodb.text_search import find_matches
 from holdfast.backends.mongodb.transaction_limit import room
-from holdfast.backends.runtime.group_commit import Outcome, size_of
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes
 from holdfast.errors import ConfigError, TooLargeError
 
 _DATABASE = "holdfast"
@@ -51,7 +51,7 @@ class MongoDBBackend(ServerBackend):
     schemes = ("mongodb", "mongodb+srv")
 
     def __init__(self, address: str, prefix: str, timeout: float) -> None:
-        super().__init__(urls.without_password(address), timeout)
+        super().__init__(urls.redacted_url(address), timeout)
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
@@ -63,17 +63,17 @@ class MongoDBBackend(ServerBackend):
         """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
         if url.partition("://")[0] not in cls.schemes:
             raise ConfigError(
-                "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
+                "this names no MongoDB", where=urls.redacted_url(url), hint="Open mongodb://localhost/agents"
             )
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
             raise ConfigError(
                 f"prefix cannot be {prefix!r}",
-                where=urls.without_password(url),
+                where=urls.redacted_url(url),
                 hint="It is text without $, such as holdfast_",
             )
-        timeout = urls.seconds(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        timeout = urls.parse_duration(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
         store = cls(address, prefix, timeout)
         await store.start()
         return store
@@ -85,8 +85,8 @@ class MongoDBBackend(ServerBackend):
         )
 
     async def apply(self, batch: Batch) -> int | None:
-        if len(batch) > _FEW or size_of(batch) > _LIGHT:
-            weight, most = weight_of(batch), await self._asked(self._room)
+        if len(batch) > _FEW or body_bytes(batch) > _LIGHT:
+            weight, most = weight_of(batch), await self._run_in_loop(self._room)
             if most is not None and weight > most:
                 raise TooLargeError(
                     f"a change of about {weight} bytes is over the {most} that this store makes at once: a fifth of the"
@@ -97,17 +97,17 @@ class MongoDBBackend(ServerBackend):
                 )
         return await super().apply(batch)
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self._asked(lambda: self._match(match))
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self._run_in_loop(lambda: self._match(match))
 
     async def size(self) -> int:
-        return await self._asked(self._size)
+        return await self._run_in_loop(self._size)
 
     async def check(self) -> list[str]:
-        return await self._asked(self._check)
+        return await self._run_in_loop(self._check)
 
     async def tidy(self) -> None:
-        await self._asked(self._tidy)
+        await self._run_in_loop(self._tidy)
 
     async def _connect(self) -> object:
         client = self._new_client()
@@ -169,7 +169,7 @@ class MongoDBBackend(ServerBackend):
             if layout is self._layout and not self._renewing:
                 self._renewing = True
                 try:
-                    self._left.append(await self._connect())
+                    self._abandoned.append(await self._connect())
                 finally:
                     self._renewing = False
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.backends.async_backend import GroupStamp
-from holdfast.backends.batch_eval import Effect, Place, asked
+from holdfast.backends.batch_eval import Effect, RowKey, condition_keys
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -40,11 +40,11 @@ class CommitGroup:
         self._wrong = [_wrong(batch) for batch in batches]
         self.batches = [batch for batch, error in zip(batches, self._wrong, strict=True) if error is None]
         changes = [change for batch in self.batches for change in batch]
-        self.asked = asked(self.batches)
-        self.expected: set[Place] = {(each.space, each.key) for each in changes if isinstance(each, Expect)}
-        self.put: set[Place] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
-        self.deleted: set[Place] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
-        self.created: set[Place] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
+        self.asked = condition_keys(self.batches)
+        self.expected: set[RowKey] = {(each.space, each.key) for each in changes if isinstance(each, Expect)}
+        self.put: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
+        self.deleted: set[RowKey] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
+        self.created: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
         ensured = {(each.space, each.row.key) for each in changes if isinstance(each, Ensure)}
         self.only_ensured = ensured - self.created - self.put - self.expected
         """What is stored if it is not there, and nobody asks whether it was."""

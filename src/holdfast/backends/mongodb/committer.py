@@ -28,7 +28,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
-from holdfast.backends.batch_eval import Columns, Effect, Place, judge
+from holdfast.backends.batch_eval import Columns, Effect, RowKey, evaluate
 from holdfast.backends.interface import Batch, Row
 from holdfast.backends.mongodb.commit_group import LINE, CommitGroup, line_of, lines_of, weight_of
 from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, codes_of
@@ -81,7 +81,7 @@ class _Line:
     last: str = ""
     parts: bool = False
     """Whether bodies in it were ever kept in parts."""
-    known: dict[Place, Columns | None] = field(default_factory=dict)
+    known: dict[RowKey, Columns | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -91,10 +91,10 @@ class _View:
     lines: dict[Key, _Line]
     whole: bool
     """Whether it was read for this group; if not, it is what is remembered, and the rest is guessed."""
-    columns: dict[Place, Columns | None] = field(default_factory=dict)
-    present: set[Place] = field(default_factory=set)
+    columns: dict[RowKey, Columns | None] = field(default_factory=dict)
+    present: set[RowKey] = field(default_factory=set)
     """What is there of that which the group puts."""
-    replaced: dict[Place, Document] = field(default_factory=dict)
+    replaced: dict[RowKey, Document] = field(default_factory=dict)
     """Where parts are of bodies that the group may replace or delete."""
 
     def lookup(self, space: Table, key: Key) -> Columns | None:
@@ -172,7 +172,7 @@ class Committer:
             if isinstance(recorded, list):
                 return recorded
             view = recorded
-        outcomes, effect = judge(group.batches, view.lookup)
+        outcomes, effect = evaluate(group.batches, view.lookup)
         if not effect.written and not effect.deleted:
             if not view.whole:
                 raise _Stale
@@ -363,7 +363,7 @@ class Committer:
         self, session: AsyncClientSession, group: CommitGroup, view: _View, effect: Effect, parts: dict[int, Document]
     ) -> None:
         # To look for what is not there takes MongoDB long where much was deleted: what can be is inserted.
-        fresh = effect.fresh | (group.put - view.present if view.whole else set())
+        fresh = effect.created | (group.put - view.present if view.whole else set())
         rows: dict[Table, list[Row]] = {space: [] for space in effect.deleted}
         for place, row in sorted(effect.written.items(), key=lambda item: item[0] not in fresh):
             rows.setdefault(place[0], []).append(row)
@@ -413,7 +413,7 @@ def _ranges(space: Table, prefixes: Iterable[Key]) -> Iterator[Document]:
             yield under(space, prefix)
 
 
-def _by_space(places: set[Place]) -> Iterator[tuple[Table, list[Key]]]:
+def _by_space(places: set[RowKey]) -> Iterator[tuple[Table, list[Key]]]:
     spaces: dict[Table, list[Key]] = {}
     for space, key in places:
         spaces.setdefault(space, []).append(key)

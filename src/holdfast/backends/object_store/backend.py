@@ -58,7 +58,7 @@ class ObjectStoreBackend(LoopBackend):
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: LoopTask[int | None] = LoopTask(lambda future: self._have_run(lambda: self._apply(batch), future))
+        asked: LoopTask[int | None] = LoopTask(lambda future: self._schedule(lambda: self._apply(batch), future))
         return await asked
 
     async def size(self) -> int:
@@ -87,7 +87,7 @@ class ObjectStoreBackend(LoopBackend):
         return await self._took_long(lambda: self._opened().renewing.renew(shard, stamp))
 
     async def status(self) -> dict[str, int | float | str]:
-        asked = await self._asked(self._requests)
+        asked = await self._run_in_loop(self._requests)
         return {f"requests_{kind}": count for kind, count in sorted(asked.items())}
 
     async def _took_long(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -97,9 +97,9 @@ class ObjectStoreBackend(LoopBackend):
             try:
                 return await question()
             except ServerInterrupted as interrupted:
-                raise self._gave_up(str(interrupted), sent=False) from interrupted
+                raise self._give_up_error(str(interrupted), sent=False) from interrupted
 
-        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(answered, future))
+        asked: LoopTask[T] = LoopTask(lambda future: self._schedule(answered, future))
         return await asked
 
     async def _size(self) -> int:
@@ -161,7 +161,7 @@ class ObjectStoreBackend(LoopBackend):
                     return await opened.lanes.apply(names.pop(), batch)
                 return await opened.transactions.apply(batch, names, wide)
         except ServerInterrupted as interrupted:
-            raise self._gave_up(str(interrupted), interrupted.sent) from interrupted
+            raise self._give_up_error(str(interrupted), interrupted.sent) from interrupted
 
     def _opened(self) -> _Open:
         if self._open is None:

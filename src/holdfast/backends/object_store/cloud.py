@@ -31,7 +31,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import seconds, split_options, without_password
+from holdfast.backends.urls import parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class CloudBackend(ObjectStoreBackend):
     async def open(cls, url: str, **options: Any) -> CloudBackend:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
         rest, storage, given = _reached(url, ("grace", "timeout"), options)
-        timeout = seconds(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
-        grace = seconds(url, "grace", given.pop("grace", GRACE), 10)
-        store = cls(without_password(rest), storage, timeout, grace)
+        timeout = parse_duration(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", given.pop("grace", GRACE), 10)
+        store = cls(redacted_url(rest), storage, timeout, grace)
         await store.start()
         return store
 
@@ -98,9 +98,9 @@ class Bucket(ObjectStorage):
     def at(cls, url: str, options: Mapping[str, Any]) -> tuple[Self, str, float]:
         """The place of a URL, as it may be shown, without a store there; and for how long to go on trying."""
         rest, storage, given = _reached(url, ("timeout",), options)
-        where = without_password(rest)
+        where = redacted_url(rest)
         _check_process(where)
-        return cls(storage, where), where, seconds(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        return cls(storage, where), where, parse_duration(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
 
     async def create(self, name: str, data: bytes) -> bool:
         try:
@@ -186,18 +186,18 @@ def _reached(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[
     """A URL without its options, the storage that it names, and those options that are not the storage's own."""
     scheme = url.partition(":")[0]
     if scheme not in _SETTINGS:
-        raise ConfigError("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
+        raise ConfigError("this names no bucket", where=redacted_url(url), hint="Open s3://bucket/prefix")
     known = dict.fromkeys((*own, *_SETTINGS[scheme]))
     rest, given = split_options(url, known, options)
     parts = urlsplit(rest)
     if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
         raise ConfigError(
             "this names no bucket",
-            where=without_password(url),
+            where=redacted_url(url),
             hint=f"Open {scheme}://bucket/prefix; it takes {', '.join(sorted(known))}",
         )
     settings = {name: value for name, value in given.items() if name not in own}
-    storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), settings, without_password(rest))
+    storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), settings, redacted_url(rest))
     return rest, storage, {name: value for name, value in given.items() if name in own}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from holdfast.backends.batch_eval import Effect, judge
+from holdfast.backends.batch_eval import Effect, evaluate
 from holdfast.backends.interface import Batch, Row, Scan
 from holdfast.backends.object_store.formats import DeletedRows, LogEntry, WrittenRow, check_of
 from holdfast.backends.object_store.shard_view import ShardView
@@ -38,7 +38,7 @@ class LogEntryDraft:
 
 def drafted(view: ShardView, batches: Sequence[Batch]) -> tuple[list[int | None], LogEntryDraft]:
     """What batches about one shard come to: their outcomes, and the entry that makes those that are not refused."""
-    outcomes, effect = judge(batches, view.columns)
+    outcomes, effect = evaluate(batches, view.columns)
     draft = LogEntryDraft(view)
     fill(draft, view, effect)
     return outcomes, draft

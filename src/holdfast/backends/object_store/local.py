@@ -1,6 +1,6 @@
 """A store in a directory of files, which several processes on one machine or on a shared file system may use.
 
-`file:///agents` is a directory in the current one, `file:////var/lib/agents` one anywhere.
+`file:agents` is a directory in the current one, `file:///var/lib/agents` one anywhere.
 
 Options, as arguments or in the URL's query:
 
@@ -21,14 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import is_there, seconds, split_options, switch, without_password
+from holdfast.backends.urls import parse_bool, parse_duration, redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ _KNOWN_FOLDERS = 10_000
 
 
 class FileBackend(ObjectStoreBackend):
-    """`file:///directory`: a store of files."""
+    """`file:///var/lib/agents`: a store of files."""
 
     schemes = ("file",)
     takes_read_only = True
@@ -57,25 +56,25 @@ class FileBackend(ObjectStoreBackend):
     async def open(cls, url: str, **options: Any) -> FileBackend:
         """Open a directory, and make it if it is not there. The module says which options there are."""
         rest, given = split_options(url, _KNOWN, options)
-        scheme, colon, path = rest.partition(":///")
-        if scheme not in cls.schemes or not colon or not path or "?" in path or "#" in path:
+        path = url_to_path(rest)
+        if path is None or not rest.startswith("file:") or "?" in rest or "#" in rest:
             raise ConfigError(
                 "this names no directory",
-                where=without_password(url),
-                hint="Open file:///agents for a directory here, or file:////var/lib/agents for one anywhere",
+                where=redacted_url(url),
+                hint="Open file:agents for a directory here, or file:///var/lib/agents for one anywhere",
             )
-        timeout = seconds(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
-        grace = seconds(url, "grace", given.get("grace", GRACE), 10)
-        read_only = switch(url, "read_only", given.get("read_only", False))
-        folder = Path(unquote(path)).absolute()
-        if read_only and not is_there(folder / object_names.FORMAT, str(folder)):
+        timeout = parse_duration(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", given.get("grace", GRACE), 10)
+        read_only = parse_bool(url, "read_only", given.get("read_only", False))
+        folder = path.absolute()
+        if read_only and not path_exists(folder / object_names.FORMAT, str(folder)):
             raise NotFoundError(
                 "there is no store here",
                 where=str(folder),
                 hint="Check the path; a store is made when it is opened for writing",
                 code="no-store",
             )
-        store = cls(without_password(rest), folder, timeout, grace, read_only)
+        store = cls(redacted_url(rest), folder, timeout, grace, read_only)
         await store.start()
         return store
 

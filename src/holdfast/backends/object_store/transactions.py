@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
-from holdfast.backends.batch_eval import judge
+from holdfast.backends.batch_eval import evaluate
 from holdfast.backends.interface import Batch, Delete, Expect
 from holdfast.backends.object_store.entries import LogEntryDraft, fill
 from holdfast.backends.object_store.object_names import Names, folder
@@ -147,7 +147,7 @@ def _drafted(batch: Batch, at: ShardViews, id: str) -> tuple[int | None, dict[Na
     There is one also where nothing is to be changed: a condition holds, and what was deleted stays away, until all is
     decided, since nobody can write after the part.
     """
-    (refused,), effect = judge([batch], at.columns)
+    (refused,), effect = evaluate([batch], at.columns)
     drafts = {each: LogEntryDraft(view, id) for each, view in at.views.items()}
     for each, draft in drafts.items():
         fill(draft, at.views[each], effect)

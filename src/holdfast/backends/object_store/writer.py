@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from holdfast.backends.async_backend import ServerInterrupted, longer_for
+from holdfast.backends.async_backend import ServerInterrupted, extra_seconds
 from holdfast.backends.interface import Batch
 from holdfast.backends.object_store.entries import LogEntryDraft, drafted
 from holdfast.backends.object_store.object_names import Names, folder
@@ -16,7 +16,7 @@ from holdfast.backends.object_store.object_storage import check_deadline, within
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import ShardView
 from holdfast.backends.object_store.staleness import CreatedTooLate, StaleReadLimit, ViewOutdated
-from holdfast.backends.runtime.group_commit import Outcome, again, size_of
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.errors import OutcomeUnknownError
 
 _MAX_BATCHES = 256
@@ -94,11 +94,11 @@ class ShardQueues:
         group = _next_group(lane.queued)
         outcomes: Sequence[Outcome]
         batches = [ticket.batch for ticket in group]
-        with within(self._timeout + longer_for(batches)):
+        with within(self._timeout + extra_seconds(batches)):
             try:
                 outcomes = await self._commit(lane, batches)
             except Exception as error:  # noqa: BLE001 - the answer to all of them
-                outcomes = [error] + [again(error) for _ in group[1:]]
+                outcomes = [error] + [copy_error(error) for _ in group[1:]]
             for ticket, outcome in zip(group, outcomes, strict=True):
                 lane.queued.popleft()
                 if isinstance(outcome, Exception):
@@ -170,7 +170,7 @@ def _next_group(queued: deque[_Ticket]) -> list[_Ticket]:
     group: list[_Ticket] = []
     size = 0
     for ticket in queued:
-        size += size_of(ticket.batch)
+        size += body_bytes(ticket.batch)
         if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
             break
         group.append(ticket)

@@ -72,17 +72,17 @@ class PostgresBackend(ServerBackend):
         durable = self._found is not None and self._found.durable
         return Capabilities(durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True)
 
-    async def matched(self, match: WordMatch) -> WordMatches:
+    async def match_words(self, match: WordMatch) -> WordMatches:
         if is_found_nowhere(match):
             return WordMatches([], None)
         try:
             sought = matching(self._settings.schema, match)
         except BAD as error:
             raise bad_value(error, self.url) from error
-        return matches(match, await self._asked(lambda: self._matched(sought)))
+        return matches(match, await self._run_in_loop(lambda: self._matched(sought)))
 
     async def size(self) -> int:
-        return await self._asked(self._size)
+        return await self._run_in_loop(self._size)
 
     async def check(self) -> list[str]:
         return await self._long(self._check)
@@ -99,7 +99,7 @@ class PostgresBackend(ServerBackend):
             except ServerInterrupted as interrupted:
                 raise TransientError(f"broken off: {interrupted}", where=self.url, hint="Try again") from interrupted
 
-        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(once, future))
+        asked: LoopTask[T] = LoopTask(lambda future: self._schedule(once, future))
         return await asked
 
     # In the store's loop

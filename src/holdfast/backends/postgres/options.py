@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import seconds, split_options, whole, without_password
+from holdfast.backends.urls import parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -50,7 +50,7 @@ _OPTIONS = {"schema": SCHEMA, "timeout": TIMEOUT, "pool_size": _POOL_SIZE, "tena
 def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
     """Read a URL and options."""
     scheme, _, _ = url.partition("://")
-    shown = without_password(url)
+    shown = redacted_url(url)
     if scheme not in SCHEMES or "://" not in url:
         raise ConfigError("this names no PostgreSQL database", where=shown, hint="Open postgresql://user@host/database")
     address, mark, query = url.partition("?")
@@ -69,8 +69,8 @@ def settings(url: str, given: Mapping[str, Any]) -> PostgresOptions:
         shown,
         conninfo(rest),
         schema,
-        seconds(url, "timeout", options["timeout"], 0.1, 86_400),
-        whole(url, "pool_size", options["pool_size"], 1, 1000),
+        parse_duration(url, "timeout", options["timeout"], 0.1, 86_400),
+        parse_int(url, "pool_size", options["pool_size"], 1, 1000),
         tenant,
     )
 
@@ -82,7 +82,7 @@ def conninfo(url: str) -> str:
     except psycopg.Error as error:
         raise ConfigError(
             f"libpq cannot read the URL: {error}".strip(),
-            where=without_password(url),
+            where=redacted_url(url),
             hint="It looks like postgresql://user@host:5432/database?sslmode=require",
         ) from error
     more = {"fallback_application_name": "holdfast", "target_session_attrs": "read-write"}

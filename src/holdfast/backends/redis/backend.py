@@ -34,7 +34,7 @@ from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
 from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
 from holdfast.backends.redis.server_info import RedisServer, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import choice, seconds, split_options, whole, without_password
+from holdfast.backends.urls import parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
@@ -63,11 +63,11 @@ class RedisBackend(ServerBackend):
     schemes = ("redis", "rediss", "valkey", "valkeys")
 
     def __init__(self, url: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-        super().__init__(without_password(url), seconds(url, "timeout", options["timeout"], least=0.1))
+        super().__init__(redacted_url(url), parse_duration(url, "timeout", options["timeout"], least=0.1))
         self._arguments = arguments
         self._prefix = _prefix(url, options["prefix"])
-        self._waits = choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"
-        self._replicas = whole(url, "replicas", options["replicas"], most=1000)
+        self._waits = parse_choice(url, "durable", options["durable"], ("server", "waitaof")) == "waitaof"
+        self._replicas = parse_int(url, "replicas", options["replicas"], most=1000)
         self._store = f"{{{self._prefix}}}:store"
         self._id = b""
         self._server = RedisServer()
@@ -77,9 +77,7 @@ class RedisBackend(ServerBackend):
         """Open the store, and make it if it is not there. The module says which options there are."""
         scheme = url.partition("://")[0]
         if scheme not in cls.schemes:
-            raise ConfigError(
-                "this is no URL of a Redis server", where=without_password(url), hint="redis://host:6379/0"
-            )
+            raise ConfigError("this is no URL of a Redis server", where=redacted_url(url), hint="redis://host:6379/0")
         bare, found = split_options(url, _OPTIONS, options)
         store = cls(url, address(bare), {**_OPTIONS, **found})
         await store.start()
@@ -95,7 +93,7 @@ class RedisBackend(ServerBackend):
         await self.tidy()
         total = 0
         for shape in KEY_LAYOUTS.values():
-            total += await self._asked(partial(self._size_of, shape))
+            total += await self._run_in_loop(partial(self._size_of, shape))
         return total
 
     async def check(self) -> list[str]:
@@ -106,16 +104,18 @@ class RedisBackend(ServerBackend):
                 name = f"{shape.space.name}:{part.decode(errors='replace')}"
                 start = b"-"
                 while start:
-                    start, found = await self._asked(partial(self._check_rows, shape, part, start))
+                    start, found = await self._run_in_loop(partial(self._check_rows, shape, part, start))
                     wrong.update((f"{name} {what}", None) for what in found)
         return list(wrong)
 
     async def tidy(self) -> None:
-        await self._asked(self._there)  # what is deleted is freed at once, and what was remembered of clients expires
+        await self._run_in_loop(
+            self._there
+        )  # what is deleted is freed at once, and what was remembered of clients expires
 
     async def status(self) -> dict[str, int | float | str]:
         """The server's name and version, its memory, and how it keeps what it is given."""
-        server = await self._asked(lambda: ask_server(self._links))
+        server = await self._run_in_loop(lambda: ask_server(self._links))
         return server.status()
 
     # In the loop
@@ -245,13 +245,13 @@ class RedisBackend(ServerBackend):
     async def _parts(self, shape: KeyLayout) -> list[bytes]:
         """The parts of a space: those that are listed, and those that there are."""
         listed = self._listed(shape)
-        (found,) = await self._asked(lambda: self._told(("ZRANGE", listed, 0, -1)))
+        (found,) = await self._run_in_loop(lambda: self._told(("ZRANGE", listed, 0, -1)))
         parts = set(found)
         start = f"{listed}:".encode()
         cursor: bytes | None = None
         while cursor != b"0":
             command = ("SCAN", cursor or b"0", "MATCH", start + b"*", "COUNT", 1000)
-            ((cursor, keys),) = await self._asked(partial(self._told, command))
+            ((cursor, keys),) = await self._run_in_loop(partial(self._told, command))
             parts |= {key[len(start) :] for key in keys}
         return sorted(parts)
 
@@ -270,7 +270,7 @@ def _prefix(url: str, value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
         raise ConfigError(
             f"prefix cannot be {value!r}",
-            where=without_password(url),
+            where=redacted_url(url),
             hint="It is made of letters, digits, and . : _ -",
         )
     return value

@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.redis.connections import address
-from holdfast.backends.urls import split_options, without_password
+from holdfast.backends.urls import redacted_url, split_options
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class RedisCacheStorage:
     """Keeps values in Redis for a while."""
 
     def __init__(self, url: str) -> None:
-        self._url = without_password(url)
+        self._url = redacted_url(url)
         bare, options = split_options(url, {"prefix": ""}, {})
         self._prefix = f"{{{options.get('prefix', 'holdfast-cache')}}}:".encode()
         address(bare)  # says what is wrong

@@ -16,7 +16,7 @@ from redis.asyncio.connection import Connection, parse_url
 from holdfast.backends.async_backend import PACE, ServerInterrupted
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.lua_scripts import Script
-from holdfast.backends.urls import without_password
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import ConfigError
 
 Command: TypeAlias = Sequence[bytes | str | int | float]
@@ -26,7 +26,7 @@ _BROKEN = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 
 def address(url: str) -> dict[str, Any]:
     """What redis-py makes of a URL: arguments of a connection."""
-    shown = without_password(url)
+    shown = redacted_url(url)
     scheme, _, rest = url.partition("://")
     try:
         arguments: dict[str, Any] = dict(parse_url(f"{scheme.replace('valkey', 'redis')}://{rest}"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import next_page, rows
+from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -150,7 +150,7 @@ class StoreCopier:
             rows_of_lines = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
             return [line for line, found in zip(self._only, rows_of_lines, strict=True) if found]
         prefix: Key = () if tenant is None else (tenant,)
-        found = rows(self._source, LINES, prefix, bodies=False)
+        found = scan_rows(self._source, LINES, prefix, bodies=False)
         return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
 
     async def _check_sizes(self, tenant: str | None) -> None:
@@ -163,7 +163,7 @@ class StoreCopier:
             size = sum(int(row.columns[-1]) for heads in await _heads(self._source, line) for row in heads)
             if size > limit // 2:
                 for table in (STEPS, OBJECTS, NODES):
-                    async for row in rows(self._source, table, line):
+                    async for row in scan_rows(self._source, table, line):
                         self._check_size(line, table, row)
 
     def _check_size(self, line: Line, table: Table, row: Row) -> None:
@@ -391,7 +391,7 @@ async def _listing(backend: Backend, table: Table, line: Line) -> dict[Key, tupl
     """Return the keys and columns of a line's rows."""
     return {
         row.key: row.columns
-        async for row in rows(backend, table, line, bodies=False)
+        async for row in scan_rows(backend, table, line, bodies=False)
         if table is not REFS or row.key[2] != LEASE
     }
 
@@ -456,7 +456,7 @@ async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     digests = []
     for table in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
-        async for row in rows(backend, table, line):
+        async for row in scan_rows(backend, table, line):
             if table is not REFS or _copied_refs([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))

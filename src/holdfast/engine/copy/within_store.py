@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
@@ -71,19 +71,21 @@ class LineCopier:
         last: list[Change] = []
         positions: set[Key] = set()
         ids: set[str] = set()
-        async for row in rows(self._backend, STEPS, tuple(old)):
+        async for row in scan_rows(self._backend, STEPS, tuple(old)):
             positions.add(row.key[2:])
             ids.add(StepRef.of(row).id)
             last.append(Create(STEPS, self._rename(STEPS, row, new)))
-        last += [Create(BRANCHES, self._rename(BRANCHES, row, new)) async for row in rows(self._backend, BRANCHES, old)]
+        last += [
+            Create(BRANCHES, self._rename(BRANCHES, row, new)) async for row in scan_rows(self._backend, BRANCHES, old)
+        ]
         # Refs and folds that were added after the steps were read are left out.
         last += [
             Create(REFS, self._rename(REFS, row, new))
-            async for row in rows(self._backend, REFS, old)
+            async for row in scan_rows(self._backend, REFS, old)
             if is_about_step(row) and row.columns[0] in ids
         ]
         for table in _DEPENDENT:
-            async for row in rows(self._backend, table, old):
+            async for row in scan_rows(self._backend, table, old):
                 if table is not FOLDS or row.key[2:] in positions:
                     await writer.put(Put(table, self._rename(table, row, new)))
                     await lease.renew_if_due()

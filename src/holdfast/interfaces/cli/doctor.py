@@ -26,12 +26,10 @@ def doctor(session: CliContext, full: bool) -> None:
     \b
     holdfast doctor --store sqlite:///agents.db
     """
-    from holdfast.backends.config import of_path
     from holdfast.store.doctor import examine
 
-    url = None if session.store_name is None else of_path(session.store_name)
     wrong, missing = 0, False
-    for check in examine(url, tenant=session.tenant, full=full):
+    for check in examine(session.store_name, tenant=session.tenant, full=full):
         wrong += not check.ok
         missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
         if session.json:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import BlockingCall, Delete, Get
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import LINES, TABLES
 from holdfast.engine.cache import MemoryCache
@@ -102,7 +102,7 @@ async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
     await archive.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
     for table in EXPORTED:
-        async for row in rows(backend, table, tuple(line)):
+        async for row in scan_rows(backend, table, tuple(line)):
             await archive.write(row_record(table, row))
             count += 1
     await archive.write(ThreadEnd(count))

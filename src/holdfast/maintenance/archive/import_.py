@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES
 from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
@@ -90,9 +90,9 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
     """Add to a thread from a file the holds, pins, tags, labels, pending writes and branches without steps that the
     store has for the same thread. Where both have something of the same name, that of the store wins."""
     changes: list[Change] = []
-    found = [Branch.of(row) async for row in rows(scratch.context.backend, BRANCHES, tuple(line))]
+    found = [Branch.of(row) async for row in scan_rows(scratch.context.backend, BRANCHES, tuple(line))]
     bases, numbers = {each.branch: each[1:3] for each in found}, {each.name: each.branch for each in found if each.name}
-    async for row in rows(engine.context.backend, BRANCHES, tuple(line)):
+    async for row in scan_rows(engine.context.backend, BRANCHES, tuple(line)):
         existing = Branch.of(row)
         same = bases.get(existing.branch, existing[1:3]) == existing[1:3]
         if not same or numbers.get(existing.name, existing.branch) != existing.branch:
@@ -102,9 +102,9 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
                 hint="Import it under another name: as_thread, --as",
             )
         changes.append(Put(BRANCHES, row))
-    refs = [row async for row in rows(engine.context.backend, REFS, tuple(line))]
+    refs = [row async for row in scan_rows(engine.context.backend, REFS, tuple(line))]
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
-    changes += [Ensure(WRITES, row) async for row in rows(engine.context.backend, WRITES, tuple(line))]
+    changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
     await scratch.context.backend.apply(changes)
     scratch.context.cache.drop_all(line)
 

@@ -7,10 +7,10 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
-from holdfast.backends.urls import is_there
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
+from holdfast.backends.fsutil import path_exists
+from holdfast.backends.urls import COMPOSITIONS, is_url, path_to_url
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -26,23 +26,17 @@ def parts(url: str) -> Iterator[str]:
     """Yield the URLs of the stores that a composition consists of; a plain store is its own part."""
     kind, _, rest = url.partition(":")
     if kind not in COMPOSITIONS:
-        yield url
+        yield url if is_url(url) else path_to_url(url)
         return
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if name in COMPOSITIONS[kind] and value:
             yield from parts(value)
 
 
-def path_of(url: str) -> Path | None:
-    """Return the file or directory of a URL, if it has one."""
-    scheme, colon, rest = url.partition(":///")
-    return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None
-
-
 def checks(url: str, path: Path) -> Iterator[CheckResult]:
     """Run all checks of a file or directory."""
     try:
-        exists = is_there(path, str(path.absolute()))
+        exists = path_exists(path, str(path.absolute()))
     except DeniedError as error:
         yield problem("store-permissions", f"{error.what} (at {error.where})", error.hint)
         return

@@ -266,11 +266,13 @@ def sqlite_settings(path: Path) -> list[CheckResult]:
     """Check how a SQLite file was created."""
     import apsw
 
-    from holdfast.backends.sqlite.database_file import FileOptions, connect, viewed
+    from holdfast.backends.sqlite.database_file import FileOptions, connect, read_only_options
 
     name = str(path.resolve())
     try:
-        connection = connect(viewed(FileOptions(name, name, "full", 1.0, None, exclusive=False, read_only=True)))
+        connection = connect(
+            read_only_options(FileOptions(name, name, "full", 1.0, None, exclusive=False, read_only=True))
+        )
     except apsw.Error as error:
         return [problem("sqlite-vacuum", f"{path} cannot be opened: {error}", "See what `store-permissions` says")]
     try:

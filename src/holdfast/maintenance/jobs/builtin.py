@@ -103,7 +103,7 @@ class _VerifyProgress(msgspec.Struct):
             self.found + report.found,
             tuple(sorted({*self.kinds, *(each.code.value for each in report.findings)})[:_LISTED]),
             (*self.damaged, *report.damaged)[:_LISTED],
-            self.sound and report.sound,
+            self.sound and report.ok,
         )
 
 

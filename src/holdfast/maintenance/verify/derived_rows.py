@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.store_diff import same
+from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
@@ -78,14 +78,14 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
 
 async def _has_rows(backend: Backend, table: Table, line: Line) -> bool:
     try:
-        return await anext(rows(backend, table, tuple(line), bodies=False), None) is not None
+        return await anext(scan_rows(backend, table, tuple(line), bodies=False), None) is not None
     except UNREADABLE:
         return True
 
 
 async def _is_same(backend: Backend, memory: MemoryBackend, table: Table, line: Line) -> bool:
     try:
-        stored, rebuilt = rows(backend, table, tuple(line)), rows(memory, table, tuple(line))
+        stored, rebuilt = scan_rows(backend, table, tuple(line)), scan_rows(memory, table, tuple(line))
         while True:
             one, other = await anext(stored, None), await anext(rebuilt, None)
             if one is None or other is None:
@@ -104,4 +104,4 @@ def _agrees(table: Table, row: Row, rebuilt: Row) -> bool:
         return (row.key, row.columns[0]) == (rebuilt.key, rebuilt.columns[0]) and (MANY in words or required <= words)
     if table is AGENT_STATES:  # except its version
         row, rebuilt = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, rebuilt))
-    return same(table, row, rebuilt)
+    return same_row(table, row, rebuilt)

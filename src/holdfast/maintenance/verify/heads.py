@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
@@ -175,7 +175,7 @@ def _branch_head(outline: _Outline, number: int) -> BranchHead:
 async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> str:
     """Return a digest of the rows of steps, up to the given lengths."""
     digest = hashlib.sha256()
-    async for row in rows(backend, STEPS, tuple(line), bodies=False):
+    async for row in scan_rows(backend, STEPS, tuple(line), bodies=False):
         if int(row.key[3]) < lengths.get(int(row.key[2]), 0):
             digest.update(_row_digest(row._replace(body=b"")))  # some stores return bodies anyway
     return digest.hexdigest()
@@ -183,7 +183,7 @@ async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> st
 
 async def _digest(backend: Backend, table: Table, line: Line) -> str:
     digest = hashlib.sha256()
-    async for row in rows(backend, table, tuple(line)):
+    async for row in scan_rows(backend, table, tuple(line)):
         if table is not REFS or row.key[2] != LEASE:
             digest.update(_row_digest(row))
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
@@ -53,7 +53,7 @@ class VerifyReport:
     """Called with every finding."""
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Whether nothing is damaged. Notices, and rows that can be rebuilt, are not damage."""
         return not self.damage
 
@@ -83,7 +83,7 @@ class VerifyReport:
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
         plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**plain, "sound": self.sound, "findings": [each.plain() for each in self.findings]}
+        return {**plain, "ok": self.ok, "findings": [each.plain() for each in self.findings]}
 
 
 _PLAIN_FIELDS = (
@@ -183,7 +183,7 @@ class _Verification:
     async def _names(self, after: str) -> AsyncIterator[str]:
         """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
+        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes):
             if str(row.key[1]) > after:
                 yield str(row.key[1])
         for hole in holes:

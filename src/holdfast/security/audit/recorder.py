@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
@@ -71,11 +71,11 @@ class AuditRecorder:
         self._writing: set[threading.Thread] = set()
         """Threads that write what was collected, right now."""
         self._process = os.getpid()
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
         _living.add(self)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """For a forked child: what the parent collected is the parent's to write."""
         self._lock = threading.Lock()
         if os.getpid() != self._process:
