@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.api.tools import of_record
+from holdfast.agents.api.tools import tools_of_record
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 
@@ -79,7 +79,7 @@ def test_uses_failures_and_durations_are_kept_across_restarts() -> None:
         restored = store.agents.restore("w")
         restored.tools.declare("run", permissions=["new"], description="again")
         assert (restored.tools["run"].uses, restored.tools["run"].permissions) == (3, ("new",))
-        assert of_record(store.agents.load("w").tools)["run"] == again
+        assert tools_of_record(store.agents.load("w").tools)["run"] == again
 
 
 def test_what_was_asked_for_before_a_reload_is_still_that_of_the_agent() -> None:
@@ -95,7 +95,7 @@ def test_what_was_asked_for_before_a_reload_is_still_that_of_the_agent() -> None
         talk.append("hello")
         agent.save()
         record = store.agents.load("w")
-        assert list(of_record(record.tools)) == ["one", "three"]
+        assert list(tools_of_record(record.tools)) == ["one", "three"]
         assert (record.workflow, record.messages) == ({"seen": True}, 1)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.agents.api.tools import AsyncTools as AsyncTools
     from holdfast.agents.api.tools import Tool as Tool
     from holdfast.agents.api.tools import Tools as Tools
+    from holdfast.agents.api.tools import tools_of_record as tools_of_record
     from holdfast.agents.api.workflow import Workflow as Workflow
     from holdfast.agents.definition.autosave import Autosave as Autosave
     from holdfast.agents.definition.builder import AgentBuilder as AgentBuilder
@@ -96,6 +97,7 @@ _EXPORTS = {
     "mermaid": "holdfast.agents.storage.diagram",
     "persistent": "holdfast.agents.definition.builder",
     "registry": "holdfast.agents.definition.spec",
+    "tools_of_record": "holdfast.agents.api.tools",
 }
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them

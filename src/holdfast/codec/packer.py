@@ -55,7 +55,7 @@ class Packer:
         self._room, self._left = self._max_bytes, MAX_VALUES
         packed = msgpack.top(self.pack(value))
         if len(packed) > self._max_bytes:
-            raise _too_large()
+            raise _too_large(len(packed), self._max_bytes)
         return packed
 
     def pack_batch(self, values: list[Any]) -> list[bytes]:
@@ -141,7 +141,7 @@ class Packer:
         """Count bytes that are about to be packed against the limit."""
         self._room -= weight
         if self._room < 0:
-            raise _too_large()
+            raise _too_large(self._max_bytes - self._room, self._max_bytes)
 
     def _typed(self, value: Any) -> tuple[int, bytes]:
         """Tag and payload of a value that msgpack has no form for."""
@@ -179,8 +179,9 @@ def _is_native(value: Any) -> bool:
     return type(value) is not str or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _too_large() -> TooLargeError:
-    return TooLargeError("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
+def _too_large(size: int, limit: int) -> TooLargeError:
+    what = f"the value takes at least {size:,} bytes, and the limit is {limit:,}"
+    return TooLargeError(what, hint=f"{_SPLIT}, or raise Limits.max_bytes")
 
 
 def _dump_inert(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:

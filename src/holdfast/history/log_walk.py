@@ -118,8 +118,27 @@ class LogWalk:
         )
 
 
+class StepNames(NamedTuple):
+    """The names of a step: whether it is HEAD, the branches whose last step it is (that of HEAD first), its tags and
+    labels."""
+
+    head: bool
+    branches: list[str]
+    tags: list[str]
+    labels: list[str]
+    on_branch: bool = False
+    """Whether the first of the branches is that of HEAD."""
+
+    def texts(self) -> list[str]:
+        """As git writes them: `HEAD -> main`, `other`, `tag: good`, `label: seen`."""
+        branches = self.branches
+        if self.head:
+            branches = [f"HEAD -> {branches[0]}", *branches[1:]] if self.on_branch else ["HEAD", *branches]
+        return [*branches, *(f"tag: {tag}" for tag in self.tags), *(f"label: {label}" for label in self.labels)]
+
+
 class StepLabels:
-    """What leads to steps by name: branches whose last they are, names and tags. Read as far as it is asked for."""
+    """What leads to steps by name: branches whose last they are, tags and labels. Read as far as it is asked for."""
 
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
@@ -129,7 +148,8 @@ class StepLabels:
         self._names: dict[int, str] = {}
         self._based: dict[Position, list[int]] = {}
         self._ends: dict[int, Position] = {}
-        self._refs: dict[str, list[str]] = {}
+        self._tags: dict[str, list[str]] = {}
+        self._labels: dict[str, list[str]] = {}
 
     async def load(self) -> None:
         """Look which branches, names and tags there are."""
@@ -140,13 +160,17 @@ class StepLabels:
         self._names = {0: "" if taken else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
         for branch in self.branches:
             self._based.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
-        for kind in (NAME, TAG):
+        for kind, refs in ((NAME, self._tags), (TAG, self._labels)):
             for name, id in await lines.refs(line, kind):
-                self._refs.setdefault(id, []).append(f"{kind}: {name}")
+                refs.setdefault(id, []).append(name)
 
     def name(self, branch: int) -> str:
         """What a branch is called; its number, if it has no name."""
-        return self._names.get(branch) or f"branch {branch}"
+        return self.branch_name(branch) or f"branch {branch}"
+
+    def branch_name(self, branch: int) -> str:
+        """The name of a branch; empty if it has none."""
+        return self._names.get(branch, "")
 
     async def ends(self) -> list[Position]:
         """The last steps of all branches, but of those that a new revision took the place of."""
@@ -167,27 +191,25 @@ class StepLabels:
                     del self._ends[point.branch]
         return list(dict.fromkeys(self._ends.values()))
 
-    async def of(self, visits: Sequence[VisitedStep]) -> list[list[str]]:
-        """For each of some steps, what leads to it: `HEAD -> main`, `other`, `name: good`, `tag: seen`."""
+    async def of(self, visits: Sequence[VisitedStep]) -> list[StepNames]:
+        """Return the names of each of some steps."""
         wanted = {visit.place.branch for visit in visits}
         wanted |= {number for visit in visits for number in self._based.get(visit.place, ())}
         await self._look(wanted - self._ends.keys())
         at: dict[Position, list[int]] = {}
         for number, place in sorted(self._ends.items()):
             at.setdefault(place, []).append(number)
-        return [self._labels(visit, at.get(visit.place, [])) for visit in visits]
+        return [self._names_of(visit, at.get(visit.place, [])) for visit in visits]
 
-    def _labels(self, visit: VisitedStep, numbers: Sequence[int]) -> list[str]:
+    def _names_of(self, visit: VisitedStep, numbers: Sequence[int]) -> StepNames:
         names = [self._names[number] for number in numbers if self._names[number]]
-        head = self.head
-        if head is not None and (head.branch, head.seq) == visit.place:
-            own = self._names.get(visit.place.branch)
-            if own in names:
-                names.remove(own)
-                names.insert(0, f"HEAD -> {own}")
-            else:
-                names.insert(0, "HEAD")
-        return names + self._refs.get(visit.point.id, []) if visit.point.id else names
+        is_head = self.head is not None and (self.head.branch, self.head.seq) == visit.place
+        own = self._names.get(visit.place.branch)
+        if is_head and own in names:
+            names.remove(own)
+            names.insert(0, own)
+        id = visit.point.id
+        return StepNames(is_head, names, self._tags.get(id, []), self._labels.get(id, []), own in names)
 
     async def _look(self, numbers: Iterable[int]) -> None:
         """Find where some branches end."""

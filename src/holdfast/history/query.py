@@ -199,6 +199,11 @@ def _quoted(text: str) -> str:
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
+def has_text(query: str) -> bool:
+    """Return whether a query asks for text, which an index finds."""
+    return any(isinstance(each, TextTerm) for each in walk(parse(query)))
+
+
 def parse(text: str, now: datetime | None = None) -> Query:
     """The query that a text is. Raises `InvalidError`, with the column where it goes wrong. Ages are counted from
     `now`."""

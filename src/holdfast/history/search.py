@@ -22,7 +22,7 @@ from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import LineKind, line_kind
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
@@ -90,9 +90,9 @@ class SearchPage(NamedTuple):
     unreadable: int = 0
 
 
-def prepare(engine: Engine, tenant: str, query: str) -> SearchRun:
+def prepare(engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread") -> SearchRun:
     """Parse a query over the threads of a tenant. `InvalidError` shows where it is wrong."""
-    return SearchRun(engine, tenant, parse(query))
+    return SearchRun(engine, tenant, parse(query), kind=kind)
 
 
 async def search(
@@ -103,20 +103,29 @@ async def search(
     limit: int = 20,
     after: str | None = None,
     progress: Progress | None = None,
+    kind: LineKind | None = "thread",
 ) -> SearchPage:
-    """A page of the checkpoints that match a query."""
+    """Return a page of the checkpoints that match a query: of threads, of another kind of lines, or of all (None)."""
     asked = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, asked, progress).page(limit, after)
+    return await SearchRun(engine, tenant, asked, progress, kind).page(limit, after)
 
 
 class SearchRun:
     """One query, asked of one tenant's threads."""
 
-    def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        query: Query,
+        progress: Progress | None = None,
+        kind: LineKind | None = "thread",
+    ) -> None:
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
         self._query = query
+        self._kind = kind
         self._progress = progress
         names = {each.name for each in walk(query) if isinstance(each, Field)}
         self._wants_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
@@ -133,7 +142,10 @@ class SearchRun:
         """A page of what matches, from the start or after another one."""
         how, start = self._start(after)
         indexed = (
-            how != SCAN and needs(self._query) is not None and await self._engine.indexer.state(self._tenant) == ON
+            how != SCAN
+            and self._kind == "thread"
+            and needs(self._query) is not None
+            and await self._engine.indexer.state(self._tenant) == ON
         )
         if how == INDEX and not indexed:
             raise ConflictError(
@@ -160,7 +172,7 @@ class SearchRun:
         return how, place
 
     def _mark(self) -> str:
-        return hashlib.sha256(f"{self._tenant}\0{self._query}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self._tenant}\0{self._kind or 'all'}\0{self._query}".encode()).hexdigest()[:16]
 
     # With the index -------------------------------------------------------------------------------------------
 
@@ -249,7 +261,7 @@ class SearchRun:
         """The threads that may have something, the one that was changed last first."""
         lines = self._engine.lines
         only = one_thread(self._query)
-        if only is not None and not is_thread(only):
+        if only is not None and self._kind not in (None, line_kind(only)):
             return []
         if only is not None:
             try:
@@ -259,7 +271,7 @@ class SearchRun:
         found: list[LineSummary] = []
         after, prefix = "", thread_prefix(self._query)
         while True:
-            some = await lines.list_threads(self._tenant, prefix, after, _THREADS)
+            some = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREADS)
             found += (each for each in some if self._may_have(each))
             if len(some) < _THREADS:
                 break
@@ -398,7 +410,9 @@ class SearchRun:
             return []
         found: list[LineSummary] = []
         while True:
-            some = await self._engine.lines.list_threads(self._tenant, max(prefix, asked, key=len), after, _THREADS)
+            some = await self._engine.lines.list_lines(
+                self._tenant, self._kind, max(prefix, asked, key=len), after, _THREADS
+            )
             for each in some:
                 if len(found) < limit and await self.has(each):
                     found.append(each)
@@ -433,7 +447,7 @@ class SearchRun:
 
     async def _exists(self, line: Line, query: Query) -> bool:
         here = every([Field("thread", "=", line.name), query])
-        page = await SearchRun(self._engine, self._tenant, here).page(1)
+        page = await SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name)).page(1)
         return bool(page.matches)
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.wrappers.composite_urls import shown as redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import COUNTS, LineKind, count_lines
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInfo
 from holdfast.engine.validation import Path
@@ -131,24 +131,40 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def threads(
-        self, *, prefix: str = "", after: str = "", limit: int = 100, where: str | None = None
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 100,
+        where: str | None = None,
+        kind: LineKind | Literal["all"] = "thread",
     ) -> list[ThreadInfo]:
-        """The threads of this tenant by name: those that start with a prefix, those after a name, those that match a
-        query, `where` (see `search`)."""
+        """List the threads of this tenant by name: those that start with a prefix, after a name, or match a query,
+        `where` (see `search`).
+
+        Agents, scopes, sessions and the store's own records are lines of steps as threads are: `kind` lists them.
+        """
         check_name(prefix, "start of a name")
         check_name(after, "name of a thread")
         count = validation.require_count(limit, "limit")
+        of_kind = _checked_kind(kind)
         if where is None:
-            summaries = await self._engine.lines.list_threads(self._handle.tenant, prefix, after, count)
+            summaries = await self._engine.lines.list_lines(self._handle.tenant, of_kind, prefix, after, count)
         else:
             from holdfast.history.search import prepare
 
-            summaries = await prepare(self._engine, self.tenant, where).threads(prefix, after, count)
+            summaries = await prepare(self._engine, self.tenant, where, of_kind).threads(prefix, after, count)
         return [ThreadInfo.of(summary) for summary in summaries]
 
     @sync_and_async
     async def search(
-        self, query: str, *, limit: int = 20, after: str | None = None, progress: Progress | None = None
+        self,
+        query: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        progress: Progress | None = None,
+        kind: LineKind | Literal["all"] = "thread",
     ) -> SearchPage:
         """A page of the checkpoints that match a query, such as `refund label:release time>2h`; the guide "Search" has
         the whole syntax.
@@ -156,12 +172,21 @@ class StoreOperations(ScopedOperations):
         A text matches the checkpoint that brought it, and the match shows where. `after` is the `next` of the page
         before. Where the store keeps an index of words (see `index`), text is found at once; otherwise every checkpoint
         is looked at, from the latest on, until there are `limit` matches, and `progress` is told how far that is.
-        A query that cannot be read raises `InvalidError`, which shows the place.
+        A query that cannot be read raises `InvalidError`, which shows the place. With `kind`, agents, scopes or
+        sessions are searched, which are not in the index, or all.
         """
         from holdfast.history.search import search
 
         count = validation.require_count(limit, "limit") or 1
-        return await search(self._engine, self._handle.tenant, query, limit=count, after=after, progress=progress)
+        return await search(
+            self._engine,
+            self._handle.tenant,
+            query,
+            limit=count,
+            after=after,
+            progress=progress,
+            kind=_checked_kind(kind),
+        )
 
     def transaction(self) -> Transaction:
         """Several keys changed and checkpoints saved, all or none, when the block ends without an error.
@@ -395,11 +420,18 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def stats(self) -> StoreStats:
-        """The store in figures: its size, this tenant's threads, and what the cache holds."""
+        """Count: the size of the store, this tenant's threads, agents, scopes and sessions, and what is cached."""
         cache, backend = self._engine.context.cache, self._engine.context.backend
         lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
-        threads = sum(is_thread(line.name) for line in lines)
-        return StoreStats(backend.url, size, threads, cache.size, cache.max_bytes, cache.hits, cache.misses)
+        return StoreStats(
+            url=backend.url,
+            bytes=size,
+            **count_lines(line.name for line in lines),
+            cache_bytes=cache.size,
+            cache_limit=cache.max_bytes,
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+        )
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
@@ -462,6 +494,16 @@ class StoreOperations(ScopedOperations):
             )
         who = Identity.of(**parts) if identity is None else identity_of(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
+
+
+def _checked_kind(kind: str) -> LineKind | None:
+    """Return the kind of lines to list; None for all."""
+    if kind == "all":
+        return None
+    for each in COUNTS:
+        if each == kind:
+            return each
+    raise InvalidError(f"kind is {', '.join(COUNTS)} or all, not {kind!r}")
 
 
 class Store(SyncApi, StoreOperations):

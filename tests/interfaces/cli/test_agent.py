@@ -189,9 +189,9 @@ def test_the_machine_is_drawn_of_what_was_taken(hf: Hf, potters: holdfast.Store)
     assert any(line.endswith(": fire (1×, 1 failed)") for line in drawn)
     assert hf("agent", "transitions", "anna", "--dot").lines[0] == "digraph machine {"
     (record,) = hf("agent", "transitions", "anna", "--mermaid", "--json").records
-    assert record["picture"].splitlines() == drawn
+    assert record["diagram"].splitlines() == drawn
     assert record["state"] == "idle"
-    assert {"source": "idle", "trigger": "fire", "target": "cooling", "taken": 1, "failed": 1} in record["ways"]
+    assert {"source": "idle", "trigger": "fire", "target": "cooling", "taken": 1, "failed": 1} in record["transitions"]
 
 
 def test_history(hf: Hf, potters: holdfast.Store) -> None:
@@ -323,7 +323,7 @@ def test_an_agent_is_exported(hf: Hf, potters: holdfast.Store, tmp_path: Path) -
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8")) == printed
     assert not [*tmp_path.glob("*.part"), *tmp_path.glob(".*.part")]
     (told,) = hf("agent", "export", "anna", "anna.json", "--version", "1", "--json").records
-    assert (told["agent"], told["file"]) == ("anna", "anna.json")
+    assert (told["id"], told["file"]) == ("anna", "anna.json")
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8"))["state"]["conversation"] == []
     assert hf("agent", "export", "anna", "--json").code == 2
     assert hf("agent", "export", "anna", "nowhere/anna.json").code == 3

@@ -91,7 +91,7 @@ def test_nothing_is_recorded(hf: Hf) -> None:
 def test_verify(noted: Hf, url: str) -> None:
     sound = noted("audit", "verify")
     assert sound.code == 0
-    assert sound.out.startswith("sound (")
+    assert sound.out.startswith("OK (")
     assert noted("audit", "verify", "--json").records[0]["ok"]
     alter(url)
     found = noted("audit", "verify")
@@ -107,7 +107,7 @@ def test_an_export_is_checked_without_the_store(noted: Hf, url: str, tmp_path: P
     done = noted("audit", "export", "audit.jsonl")
     assert (done.code, len(done.out.strip())) == (0, 64)
     checked = kit.run("audit", "check", "audit.jsonl")
-    assert (checked.code, checked.out.startswith("sound (")) == (0, True)
+    assert (checked.code, checked.out.startswith("OK (")) == (0, True)
     assert kit.run("audit", "check", "audit.jsonl", "--json").records[0]["ok"]
     (again,) = noted("audit", "export", "second.jsonl", "--json").records
     assert again["digest"] == done.out.strip()

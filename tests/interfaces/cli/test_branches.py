@@ -49,7 +49,7 @@ def test_branches_are_renamed(hf: Hf) -> None:
     assert hf("branch", "t1", "-m", "main", "trunk").code == 2
     assert hf("branch", "t1", "-m", "nope", "x").code == 3
     assert hf("branch", "t1", "--rename", "another", "more", "--json").records == [
-        {"thread": "t1", "branch": "another", "renamed": "more"}
+        {"thread": "t1", "name": "more", "renamed_from": "another"}
     ]
 
 
@@ -64,7 +64,7 @@ def test_branches_are_deleted(hf: Hf) -> None:
     assert (asked.code, "--yes" in asked.err) == (2, True)
     assert names(hf) == ["main", "other"]
     gone = hf("branch", "t1", "-D", "other", "-y", "--json").records
-    assert gone == [{"thread": "t1", "branch": "other", "deleted": True, "checkpoints": ["b3", "b4"]}]
+    assert gone == [{"thread": "t1", "name": "other", "ids": ["b3", "b4"], "deleted": True}]
     assert names(hf) == ["main"]
     hf("branch", "t1", "empty")
     assert hf("branch", "t1", "-d", "empty").code == 0  # nothing is lost, and so nobody is asked
@@ -135,7 +135,7 @@ def test_tags_and_labels_are_listed(hf: Hf) -> None:
         ["seen", "c1"],
         ["seen", "c4"],
     ]
-    assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "ids": ["c1"]}]
+    assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "id": "c1"}]
     assert hf("label", "t1", "--json").records == [{"thread": "t1", "label": "seen", "ids": ["c1", "c4"]}]
     for command in ("tag", "label"):
         assert hf(command, "t2").out == ""
@@ -163,7 +163,9 @@ def test_tags_and_labels_are_removed(hf: Hf, url: str) -> None:
     assert hf("label", "t1", "-d", "seen").out == "The label seen was removed from c1.\n"
     assert hf("label", "t1", "-d", "seen").code == 3
     assert hf("tag", "t1", "-d", "seen").code == 3
-    assert hf("tag", "t1", "-d", "good", "--json").records == [{"thread": "t1", "tag": "good", "removed_from": ["c1"]}]
+    assert hf("tag", "t1", "-d", "good", "--json").records == [
+        {"thread": "t1", "tag": "good", "id": "c1", "removed": True}
+    ]
     assert hf("tag", "t1", "-d", "good").code == 3
     with holdfast.open(url) as store:
         assert (store.thread("t1").tags(), store.thread("t1").labels()) == ({}, {})

@@ -195,7 +195,7 @@ def test_deleting(hf: Run, url: str) -> None:
     assert result.out.startswith("Deleted 2 threads: 9 checkpoints, ")
     assert threads(url) == ["chat/anna"]
     (record,) = hf("delete", "chat/anna", "--yes", "--json").records
-    assert (record["threads"], record["checkpoints"], record["dry_run"]) == (["chat/anna"], 1, False)
+    assert (record["threads"], record["steps"], record["dry_run"]) == (["chat/anna"], 1, False)
 
 
 def test_deleting_what_is_not_there_deletes_nothing(hf: Run, url: str) -> None:

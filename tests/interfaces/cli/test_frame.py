@@ -125,7 +125,7 @@ def test_there_is_no_traceback_unless_asked_for(hf: Hf) -> None:
 
 
 def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.interfaces.cli.stats.ago", lambda _: 1 / 0)
+    monkeypatch.setattr("holdfast.interfaces.cli.threads.ago", lambda _: 1 / 0)
     found = hf("stats")
     assert found.code == 1
     assert "error[internal]: ZeroDivisionError: division by zero" in found.err
@@ -156,7 +156,7 @@ def test_interrupted(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.interfaces.cli.stats.ago", interrupted)
+    monkeypatch.setattr("holdfast.interfaces.cli.threads.ago", interrupted)
     assert hf("stats").code == 130
 
 

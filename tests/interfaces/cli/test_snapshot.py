@@ -95,7 +95,7 @@ def test_what_is_langchains_is_not_thawed_here(tmp_path: Path) -> None:
 
 def test_verify(tmp_path: Path) -> None:
     messages(tmp_path / "good.hfsnap")
-    assert kit.run("snapshot", "verify", "good.hfsnap").lines == ["sound good.hfsnap"]
+    assert kit.run("snapshot", "verify", "good.hfsnap").lines == ["OK good.hfsnap"]
     data = bytearray((tmp_path / "good.hfsnap").read_bytes())
     data[-9] ^= 1
     (tmp_path / "bad.hfsnap").write_bytes(data)
@@ -103,16 +103,16 @@ def test_verify(tmp_path: Path) -> None:
     assert (alone.code, alone.error["code"]) == (exit_codes.INTEGRITY, "snapshot-corrupt")
     both = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap", "missing.hfsnap", "--json")
     assert both.code == exit_codes.INTEGRITY
-    assert [(each["file"], each["sound"]) for each in both.records] == [
+    assert [(each["file"], each["ok"]) for each in both.records] == [
         ("good.hfsnap", True),
         ("bad.hfsnap", False),
         ("missing.hfsnap", False),
     ]
     assert "holdfast repair" not in alone.error["hint"]  # which is for stores
     elsewhere = kit.run("snapshot", "verify", "ftp://host/x.hfsnap", "good.hfsnap", "--json")
-    assert [each["sound"] for each in elsewhere.records] == [False, True]
+    assert [each["ok"] for each in elsewhere.records] == [False, True]
     told = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap")
-    assert told.lines[0] == "sound good.hfsnap"
+    assert told.lines[0] == "OK good.hfsnap"
     assert told.lines[1].startswith("DAMAGED bad.hfsnap: ")
     assert "1 snapshot of 2" in told.err
 

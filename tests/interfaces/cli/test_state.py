@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.formatting import in_words
-from holdfast.interfaces.cli.scope_args import until
+from holdfast.interfaces.cli.scope_args import parse_end
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -402,11 +402,11 @@ def test_what_is_not_there(filled: Hf) -> None:
 
 @pytest.mark.parametrize("text", ["2h", "2999-01-01"])
 def test_when_something_ends(text: str) -> None:
-    assert until(text) is not None
+    assert parse_end(text) is not None
     with pytest.raises(InvalidError, match="in the past"):
-        until("2020-01-01")
+        parse_end("2020-01-01")
     with pytest.raises(InvalidError, match="is no time"):
-        until("someday")
+        parse_end("someday")
 
 
 # Watching -------------------------------------------------------------------------------------------------------

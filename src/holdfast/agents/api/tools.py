@@ -213,6 +213,6 @@ def change_data(persister: AgentPersister | None) -> Iterator[None]:
     persister.mark_changed()
 
 
-def of_record(tools: Mapping[str, Any]) -> Tools:
+def tools_of_record(tools: Mapping[str, Any]) -> Tools:
     """Return the tools of an agent's record."""
     return Tools(AgentData(tools=dict(tools)))

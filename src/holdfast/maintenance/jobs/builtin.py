@@ -97,7 +97,7 @@ class _Verified(msgspec.Struct):
             self.level,
             self.began,
             after,
-            self.threads + report.threads,
+            self.threads + report.lines,
             self.steps + report.steps,
             self.bytes + report.bytes,
             self.found + report.found,
@@ -125,9 +125,9 @@ async def _verify(job: JobContextBase) -> JobResult:
 
     await verify(engine, tenant, threads, level=level, progress=told, after=before.after, report=report)
     all_ = before.with_(report, "")
-    said = f"{all_.threads} threads, {all_.steps} checkpoints, {all_.bytes} bytes verified"
+    said = f"{all_.threads} lines, {all_.steps} steps, {all_.bytes} bytes verified"
     if before.threads:
-        said += f", the first {before.threads} threads by a run that was broken off"
+        said += f", the first {before.threads} lines by a run that was broken off"
     if all_.found:
         said += f"; {all_.found} findings ({', '.join(all_.kinds)})"
     if not all_.sound:

@@ -58,7 +58,7 @@ class RepairReport:
 
     store: str
     dry_run: bool
-    threads: int = 0
+    lines: int = 0
     mended: list[ThreadRepairReport] = field(default_factory=list)
     remade: list[str] = field(default_factory=list)
     files: FileRepairReport | None = None
@@ -81,7 +81,7 @@ class RepairReport:
         return {
             "store": self.store,
             "dry_run": self.dry_run,
-            "threads": self.threads,
+            "lines": self.lines,
             "seconds": self.seconds,
             "files": None if self.files is None else self.files._asdict(),
             "remade": self.remade,
@@ -189,7 +189,7 @@ class _Run:
 
     async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         """What there is to do once the store's own files are in order."""
-        self.done.threads = report.threads
+        self.done.lines = report.lines
         missing = set(threads or ())
         if self.done.files is not None and self.done.files.unreadable:
             for source in self._sources:

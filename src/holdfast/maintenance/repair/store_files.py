@@ -7,19 +7,21 @@ What was damaged is kept in both cases.
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Put
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.sqlite.salvage import Salvaged, salvage
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import is_intact
 from holdfast.errors import CorruptError
+from holdfast.maintenance.doctor.storage_path import path_of
 from holdfast.maintenance.verify.verifier import VerifyReport
 
 
@@ -30,6 +32,18 @@ class FileRepairReport(NamedTuple):
     rows: int
     unreadable: int
     damaged: list[str]
+
+
+def salvage_file(url: str, *, dry_run: bool = False) -> Salvaged | None:
+    """Replace a SQLite file that is too damaged to be opened by what can be read of it, or only see what that would be.
+    None if the URL is not that of a SQLite file."""
+    path = path_of(url) if url.startswith("sqlite:") else None
+    if path is None:
+        return None
+    if not dry_run:
+        return salvage(str(path), is_intact)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db")
 
 
 async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:

@@ -15,6 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
+from holdfast.engine.namespaces import COUNTS, line_kind
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -32,14 +33,18 @@ _OF_LINES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS
 class VerifyReport:
     """What was verified, and what was found.
 
-    `next` is where to go on, as `after`, if not all threads were looked at. `found` counts the findings, also those
-    that are too many to be listed.
+    The lines that were verified are counted by kind. `next` is where to continue, as `after`, if not all were. `found`
+    counts the findings, also those that are too many to be listed.
     """
 
     store: str
     tenant: str
     level: str
     threads: int = 0
+    agents: int = 0
+    scopes: int = 0
+    sessions: int = 0
+    system: int = 0
     steps: int = 0
     nodes: int = 0
     objects: int = 0
@@ -51,6 +56,16 @@ class VerifyReport:
     findings: list[Finding] = field(default_factory=list)
     each: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
     """Is told of every finding."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines were verified."""
+        return sum(getattr(self, name) for name in COUNTS.values())
+
+    def count(self, name: str) -> None:
+        """Count a line."""
+        field = COUNTS[line_kind(name)]
+        setattr(self, field, getattr(self, field) + 1)
 
     @property
     def sound(self) -> bool:
@@ -87,7 +102,8 @@ class VerifyReport:
 
 
 _TOLD = (
-    "store", "tenant", "level", "threads", "steps", "nodes", "objects", "writes", "bytes", "seconds", "next", "found",
+    *("store", "tenant", "level", *COUNTS.values(), "steps", "nodes", "objects", "writes", "bytes", "seconds"),
+    *("next", "found"),
 )  # fmt: skip
 
 
@@ -158,7 +174,7 @@ class _Run:
         total = await self._total(after)
         previous = after
         async for name in self._names(after):
-            if limit is not None and self.report.threads >= limit:
+            if limit is not None and self.report.lines >= limit:
                 self.report.next = previous
                 return
             await self._between(previous, name)
@@ -178,7 +194,7 @@ class _Run:
         if self._tell is None:
             return None
         try:
-            return self.report.threads + len(await self._engine.lines.names(self._tenant, after=after))
+            return self.report.lines + len(await self._engine.lines.names(self._tenant, after=after))
         except UNREADABLE:
             return None
 
@@ -199,7 +215,7 @@ class _Run:
 
         def tell(rows: int) -> None:
             if self._tell is not None:
-                self._tell(report.threads, total, f"{name} ({rows:,} rows)")
+                self._tell(report.lines, total, f"{name} ({rows:,} rows)")
 
         check = await self._look(line, tell)
         if (
@@ -209,12 +225,12 @@ class _Run:
             and (self._heads is None or name not in self._heads.threads)
         ):
             raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
-        report.threads += 1
+        report.count(name)
         if self._level >= VerifyLevel.DECODE:
             await self._made(line)
         await self._compare(name)
         if self._tell is not None:
-            self._tell(report.threads, total, name)
+            self._tell(report.lines, total, name)
 
     async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.context, line, self._level, tell)
