@@ -194,6 +194,7 @@ def test_layers_hold() -> None:
 
 
 ROOTS = {
+    "_lazy",
     "agents",
     "codec",
     "errors",

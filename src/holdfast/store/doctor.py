@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.composite_urls import shown
+from holdfast.backends.wrappers.composite_urls import shown, store_parts, store_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
@@ -38,8 +38,8 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
         yield problem("store-named", error.what, error.hint)
         return
     there = True
-    for part in storage_path.parts(named):
-        path = storage_path.path_of(part)
+    for part in store_parts(named):
+        path = store_path(part)
         if path is not None:
             found = list(storage_path.checks(part, path))
             there = there and not any(each.code == "store-there" and not each.ok for each in found)
@@ -59,8 +59,8 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
     try:
         with store:
             yield from run(store_checks.checks(store._handle, full=full))
-            for part in storage_path.parts(url):
-                path = storage_path.path_of(part)
+            for part in store_parts(url):
+                path = store_path(part)
                 if path is not None and part.startswith("sqlite:"):
                     yield from store_checks.sqlite_settings(path)
     except HoldfastError as error:

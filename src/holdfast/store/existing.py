@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
+from holdfast.backends.wrappers.composite_urls import store_parts, store_path
 from holdfast.errors import NotFoundError
-from holdfast.maintenance.doctor.storage_path import parts, path_of
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
 
@@ -20,7 +20,7 @@ def open_existing(
     Raises `NotFoundError` with the code `no-store` if there is none.
     """
     url = resolve(location)
-    path = path_of(next(parts(url), ""))
+    path = store_path(next(store_parts(url), ""))
     if not create and path is not None and not path.exists():
         raise NotFoundError(
             f"there is no store at {url}",

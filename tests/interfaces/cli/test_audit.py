@@ -84,7 +84,7 @@ def test_it_goes_on_after_a_cursor(noted: Hf, url: str) -> None:
 
 
 def test_nothing_is_recorded(hf: Hf) -> None:
-    assert "Nothing is recorded" in hf("audit").err
+    assert "There are no such records" in hf("audit").err
     assert hf("audit", "--json").out == ""
 
 
@@ -139,7 +139,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--actor", "b"], 2, "Such as agent:researcher"),
     (["--since", "someday"], 2, "is no time"),
     (["--after", "nonsense"], 2, "cursor"),
-    (["--actor", "agent:b", "verify"], 2, "--actor chooses rows to be shown: verify takes all"),
+    (["--actor", "agent:b", "verify"], 2, "--actor is an option of the list: verify uses"),
     (["check", "nope.jsonl"], 3, "there is no such file"),
     (["check", "plain.json/x"], 2, "cannot be read"),
     (["check", "."], 2, "is a directory"),

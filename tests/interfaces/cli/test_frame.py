@@ -131,7 +131,7 @@ def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -
     assert "error[internal]: ZeroDivisionError: division by zero" in found.err
     assert "--verbose" in found.err
     monkeypatch.setattr(CliContext, "open", lambda *_: Path("/nowhere/at/all").read_text())
-    assert "The operating system says so" in hf("stats").err
+    assert "The operating system reported this error" in hf("stats").err
 
 
 def test_exit_codes(subtests: pytest.Subtests) -> None:

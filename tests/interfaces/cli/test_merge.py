@@ -78,7 +78,7 @@ def test_strategies(hf: Hf, url: str) -> None:
 def test_people_are_asked(hf: Hf, url: str) -> None:
     done = hf("merge", "t", "draft", "-i", typed="b\nx\nt\nb\n")
     assert done.code == 0
-    assert "Only of lists and texts both can be taken." in done.err
+    assert "Only lists and texts can be combined." in done.err
     assert done.err.count("both changed") == 2
     assert state(url) == {"n": 2, "plan": ["think", "ours", "theirs"], "text": "a\n", "theirs": True}
 
@@ -127,7 +127,7 @@ def test_in_a_terminal_with_an_editor(url: str, tmp_path: Path) -> None:
     editor.write_text(
         "import sys\n"
         "text = open(sys.argv[1]).read()\n"
-        "assert '// n: what is to be there' in text and '// theirs:\\n// 2' in text, text\n"
+        "assert '// n: the merged value as JSON' in text and '// theirs:\\n// 2' in text, text\n"
         "open(sys.argv[1], 'w').write('// mine\\n{\"$tuple\": [1, 2]}\\n')\n"
     )
     words = kit.command("--store", url, "merge", "t", "draft", "--interactive")

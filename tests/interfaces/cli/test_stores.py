@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.config import of_path
-from holdfast.maintenance.doctor.storage_path import path_of
+from holdfast.backends.wrappers.composite_urls import store_path
 from tests.interfaces.cli import kit
 from tests.interfaces.cli.conftest import fill
 
@@ -36,9 +36,9 @@ def test_paths_as_urls(subtests: pytest.Subtests) -> None:
 
 
 def test_urls_as_paths() -> None:
-    assert path_of("sqlite:///a%20b.db?busy_timeout=3") == Path("a b.db")
-    assert path_of("file:////var/lib/x") == Path("/var/lib/x")
-    assert path_of("postgresql:///x") is None
+    assert store_path("sqlite:///a%20b.db?busy_timeout=3") == Path("a b.db")
+    assert store_path("file:////var/lib/x") == Path("/var/lib/x")
+    assert store_path("postgresql:///x") is None
 
 
 def test_what_is_no_database(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
         assert path.read_bytes() == broken
         return
     assert "could be salvaged" in told.err
-    assert "The old file: " in done.err
+    assert "The damaged file is now " in done.err
     assert hf("verify").code == 0
     if damage == "beginning":
         with holdfast.open(url) as store:

@@ -7,9 +7,10 @@ may be made of others in turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
@@ -98,3 +99,20 @@ def age(url: str, name: str, value: object) -> float:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def store_parts(url: str) -> Iterator[str]:
+    """Yield the URLs of the stores that a store consists of; its own, if it is no composition."""
+    kind, _, rest = url.partition(":")
+    if kind not in COMPOSITIONS:
+        yield url
+        return
+    for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
+        if name in COMPOSITIONS[kind] and value:
+            yield from store_parts(value)
+
+
+def store_path(url: str) -> Path | None:
+    """Return the file or directory of a store, if it has one."""
+    scheme, colon, rest = url.partition(":///")
+    return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None

@@ -8,10 +8,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
 
 from holdfast.backends.urls import is_there
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -21,23 +19,6 @@ _MOUNTS = Path("/proc/mounts")
 _LITTLE = 256 << 20
 _NONE_LEFT = 16 << 20
 _LARGE_LOG = 128 << 20
-
-
-def parts(url: str) -> Iterator[str]:
-    """The stores that a store is made of; itself, if it is made of none."""
-    kind, _, rest = url.partition(":")
-    if kind not in COMPOSITIONS:
-        yield url
-        return
-    for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
-        if name in COMPOSITIONS[kind] and value:
-            yield from parts(value)
-
-
-def path_of(url: str) -> Path | None:
-    """The file or directory that a URL names, if it names one."""
-    scheme, colon, rest = url.partition(":///")
-    return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None
 
 
 def checks(url: str, path: Path) -> Iterator[CheckResult]:

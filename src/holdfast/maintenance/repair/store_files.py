@@ -16,12 +16,12 @@ from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite.salvage import Salvaged, salvage
 from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.composite_urls import store_path
 from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import is_intact
 from holdfast.errors import CorruptError
-from holdfast.maintenance.doctor.storage_path import path_of
 from holdfast.maintenance.verify.verifier import VerifyReport
 
 
@@ -37,7 +37,7 @@ class FileRepairReport(NamedTuple):
 def salvage_file(url: str, *, dry_run: bool = False) -> Salvaged | None:
     """Replace a SQLite file that is too damaged to be opened by what can be read of it, or only see what that would be.
     None if the URL is not that of a SQLite file."""
-    path = path_of(url) if url.startswith("sqlite:") else None
+    path = store_path(url) if url.startswith("sqlite:") else None
     if path is None:
         return None
     if not dry_run:
