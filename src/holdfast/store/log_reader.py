@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
 from holdfast.history.revisions import resolve
-from holdfast.history.search import SearchRun, prepare
 from holdfast.history.step_summary import changed_channels, last_message, summarize
 from holdfast.store.thread import Thread
+
+if TYPE_CHECKING:
+    from holdfast.history.search import SearchRun
 
 _FIRST, _MORE = 32, 256
 """How many checkpoints are read at a time: at first, so that output starts at once, and later."""
@@ -71,6 +73,8 @@ class LogReader:
         self._first_parents = first_parents
         self._query: SearchRun | None = None
         if where is not None:
+            from holdfast.history.search import prepare
+
             self._query = prepare(self._engine, self._line.tenant, where, None)
         self.damaged = False
         """Whether an entry so far could not be read."""

@@ -191,8 +191,13 @@ class Terminal:
 
     def interrupt(self) -> int:
         """Press Ctrl-C until the program ends: a read that begins just after the signal does not notice it."""
-        self.send("\x03")
-        for _ in self._reading("the program did not come to an end", nudge="\x03"):
+        return self.answer("\x03")
+
+    def answer(self, keys: str) -> int:
+        """Answer a question, and wait until the program ends. Ctrl-C is repeated: see `interrupt`."""
+        self.send(keys)
+        nudge = keys if keys == "\x03" else ""
+        for _ in self._reading("the program did not come to an end", nudge):
             pass
         return self._process.wait(SECONDS)
 

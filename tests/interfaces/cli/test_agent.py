@@ -306,7 +306,7 @@ def test_a_rollback(hf: Hf, potters: holdfast.Store) -> None:
     assert hf("agent", "rollback", "anna", "1").code == 2  # nobody to ask
     before = potters.agents.load("anna").version
     done = hf("agent", "rollback", "anna", "1", "--yes")
-    assert done.err == f"anna is what it was at 1, as its version {before + 1}.\n"
+    assert done.err == f"Rolled anna back to 1, as version {before + 1}.\n"
     assert potters.agents.load("anna").fields == {"pots": 0}
     assert hf("agent", "list", "--prefix", "anna", "--json").records[0]["version"] == before + 1
     (record,) = hf("agent", "rollback", "anna", "cooling", "--yes", "--json").records

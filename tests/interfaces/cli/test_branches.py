@@ -34,7 +34,7 @@ def test_branches_are_listed(hf: Hf) -> None:
 
 def test_branches_are_made(hf: Hf) -> None:
     assert hf("branch", "t1", "new").out == "Started branch new at c5.\n"
-    assert hf("branch", "t1", "old", "other~1").out == "Branch old starts at b3.\n"
+    assert hf("branch", "t1", "old", "other~1").out == "Started branch old at b3.\n"
     assert names(hf) == ["main", "other", "new", "old"]
     again = hf("branch", "t1", "new")
     assert (again.code, "already" in again.err) == (4, True)

@@ -178,7 +178,7 @@ def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
 
 
 WRONG: list[tuple[list[str], int, str]] = [
-    (["agentb", "read", "agent:a"], 2, "'agentb' is no command, and no identity or group either"),
+    (["agentb", "read", "agent:a"], 2, "'agentb' is neither a command nor an identity or group"),
     (["agent:b", "raed", "agent:a"], 2, "'read', 'write', 'both'"),
     (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),

@@ -145,8 +145,7 @@ def test_it_asks_in_a_terminal(url: str, answer: str, code: int, left: int) -> N
     with kit.in_terminal("prune", "t1", "--keep-last", "2", "--store", url, "--no-pager") as terminal:
         terminal.expect("4 checkpoints of 1 thread would be removed")
         terminal.expect("Continue?")
-        terminal.send(answer)
-        assert terminal.wait() == code
+        assert terminal.answer(answer) == code
     assert len(ids(url)) == left
 
 

@@ -103,8 +103,7 @@ def test_deleting_asks(hf: Hf, url: str) -> None:
     assert hf("session", "delete", "s1").code == 2
     with kit.in_terminal("session", "delete", "s1", "--store", url) as terminal:
         terminal.expect("Delete the session s1 with all of its state? [y/N]:")
-        terminal.send("\x03")
-        assert terminal.wait() == 130
+        assert terminal.interrupt() == 130
     assert hf("session", "show", "s1").code == 0
     assert hf("session", "delete", "s1", "--dry-run").err == "Would delete s1 with all of its state.\n"
     assert hf("session", "delete", "s1", "--yes").err == "Deleted s1 with all of its state.\n"
