@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.store.lazy_state import LazyState as LazyState
     from holdfast.store.log_reader import LogEntry as LogEntry
     from holdfast.store.log_reader import LogReader as LogReader
+    from holdfast.store.log_reader import branch_names as branch_names
     from holdfast.store.log_reader import short_ids as short_ids
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as holdfast.open
@@ -49,6 +50,7 @@ _EXPORTS = {
     "Thread": "holdfast.store.thread",
     "ThreadInfo": "holdfast.engine.types",
     "aopen": "holdfast.store.opener",
+    "branch_names": "holdfast.store.log_reader",
     "examine": "holdfast.store.doctor",
     "is_hidden": "holdfast.engine.projection.rows",
     "line_kind": "holdfast.engine.namespaces",

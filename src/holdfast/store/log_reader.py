@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.lines import MAIN
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
 from holdfast.history.revisions import resolve
@@ -154,6 +155,13 @@ class LogReader:
         """Return the metadata of a checkpoint; None if it is damaged."""
         step = entry.visit.step
         return None if step is None else self._engine.context.codec.unpack(step.header.metadata)
+
+
+def branch_names(thread: Thread) -> dict[int, str]:
+    """Return the names of branches by number, without reading anything else of them. Raises `NotFoundError`."""
+    run(thread._lines.info(thread._line))
+    others = {each.branch: each.name for each in run(thread._lines.branches(thread._line))}
+    return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
 
 
 def short_ids(thread: Thread, ids: Sequence[str]) -> dict[str, str]:

@@ -48,11 +48,6 @@ def from_store(session: CliContext, read: Callable[[Store], Iterable[str]]) -> l
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def branch_names(store: Store, thread: str) -> dict[int, str]:
-    """Return the names of a thread's branches by their numbers."""
-    return {each.branch: each.name for each in store.thread(thread).branches()}
-
-
 def _first(context: click.Context) -> str:
     """Return the thread or the scope that was given before."""
     # Where the last word is an option without its value yet, click leaves all arguments as they are.
@@ -110,7 +105,9 @@ class BranchNameType(_FromStore):
     name = "branch"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [name for name in branch_names(store, thread).values() if name]
+        from holdfast.store import branch_names
+
+        return [name for name in branch_names(store.thread(thread)).values() if name]
 
 
 class TagNameType(_FromStore):

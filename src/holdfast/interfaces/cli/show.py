@@ -10,11 +10,11 @@ import click
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history import parse_path, path_text
 from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
-from holdfast.interfaces.cli.completion_types import REVISION, THREAD, branch_names
+from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
 from holdfast.interfaces.cli.json_output import checkpoint_record, encode, plain
 from holdfast.interfaces.cli.value_view import ALL, SHORT, DisplayLimits, ValueWriter
-from holdfast.store import is_hidden
+from holdfast.store import branch_names, is_hidden
 
 if TYPE_CHECKING:
     from holdfast.store import Checkpoint, LazyState, Store
@@ -126,7 +126,7 @@ def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
-    branch = branch_names(store, checkpoint.thread).get(checkpoint.branch, "")
+    branch = branch_names(store.thread(checkpoint.thread)).get(checkpoint.branch, "")
     labels = _labels(store, checkpoint)
     yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")
     yield f"Thread:   {safe(checkpoint.thread)}"
