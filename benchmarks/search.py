@@ -90,7 +90,7 @@ def searched(store: holdfast.Store, messages: int) -> Iterator[Figure]:
     }
     for name, query in queries.items():
         took, page = timed(store, query)
-        note = f"at most {max(took):.1f}; {len(page.matches)} matches, {page.examined} examined, by {page.how}"
+        note = f"at most {max(took):.1f}; {len(page)} matches, {page.examined} examined, by {page.how}"
         yield Figure(f"search of {messages:,} messages: {name}", statistics.median(took), "ms", ceiling=MOST, note=note)
 
 

@@ -1,7 +1,6 @@
-"""An agent is killed in the middle of its work, goes on as if nothing had happened, and tries another ending.
+"""An agent is killed in the middle of its work, resumes in another process, and is forked into another ending.
 
-Run it with `make demo`, or for a shorter one with `make demo DEMO_MODULES=20`. It leaves the store in build/demo.db,
-to be looked at.
+Run it with `make demo`, or for a shorter one with `make demo DEMO_MODULES=20`. It leaves the store in build/demo.db.
 """
 
 from __future__ import annotations
@@ -54,25 +53,25 @@ def main() -> None:
 
 
 def kill(graph: Graph) -> StateSnapshot:
-    """Let the agent work in a process of its own, and kill that while it is in a tool. Returns what is left of it."""
+    """Run the agent in a process of its own, and kill that during a tool call. Returns the state in the store."""
     demo_views.headline(console, 1, "An agent works, and its process is killed")
     module = random.choice(MODULES[len(MODULES) * 4 // 10 : len(MODULES) * 6 // 10])
     hangs = demo_agent.call_id(module, f"part-{random.randrange(READINGS)}")
 
-    def is_in_it() -> bool:
-        """Whether the tool is running, and those that started with it are done and saved."""
+    def is_in_call() -> bool:
+        """Whether the tool runs, and those that started with it are done and saved."""
         return ("started", hangs) in tool_log() and len(demo_views.saved_calls(graph.get_state(CONFIG))) == READINGS - 1
 
-    process = work("working", is_in_it, hangs)
-    if not is_in_it():
+    process = work("working", is_in_call, hangs)
+    if not is_in_call():
         raise SystemExit(f"the agent failed, with code {process.returncode}")
     console.print(demo_views.killed(process.pid, process.returncode, graph.get_state(CONFIG)))
     return graph.get_state(CONFIG)
 
 
 def resume(graph: Graph) -> None:
-    """Go on in another process, to the end, and show which tools really ran."""
-    demo_views.headline(console, 2, "Another process goes on from there")
+    """Resume in another process, to the end, and show which tools ran."""
+    demo_views.headline(console, 2, "Another process resumes it")
     before = len(tool_log())
     process = work("resuming")
     if process.returncode != 0:
@@ -99,7 +98,7 @@ def work(what: str, until: Callable[[], bool] = lambda: False, hangs: str = "") 
 
 @contextmanager
 def show_progress(what: str) -> Iterator[Callable[[int], None]]:
-    """A bar of tool calls on a terminal; in a pipe, a line for each fifth of them. Call it with how many are done."""
+    """Show the number of tool calls: as a bar on a terminal, in a pipe as a line for each fifth of them."""
     if console.is_terminal:
         columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tool calls"))
         with Progress(*columns, console=console, transient=True) as bar:
@@ -125,7 +124,7 @@ class Entry(NamedTuple):
 
 
 def tool_log() -> list[Entry]:
-    """What the tools did, over all processes."""
+    """Read the log of the tools, of all processes."""
     return [Entry(*line.split()[1:]) for line in LOG.read_text(encoding="utf-8").splitlines()]
 
 
@@ -133,8 +132,8 @@ def tool_log() -> list[Entry]:
 
 
 def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
-    """Try another ending, from a checkpoint of the past, and compare the two."""
-    demo_views.headline(console, 3, "Back in time, and on in another way")
+    """Run another ending from an older checkpoint, and compare the two."""
+    demo_views.headline(console, 3, "Forked from an older checkpoint")
     planned = graph.get_state(CONFIG)
     past = next(each for each in graph.get_state_history(CONFIG) if is_before_the_last_four(each))
     plan = past.values["plan"]
@@ -148,11 +147,15 @@ def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
     console.print(demo_views.code())
     console.print(demo_views.tree(store, demo_views.id_of(killed)))
     console.print()
+    fork_step = store.get(THREAD, at=demo_views.id_of(past)).step
+    command = ["log", THREAD, "--graph", "--all", "--oneline", "--where", f"tag:* OR step:{fork_step}"]
+    console.print(demo_views.graph(DATABASE, command))
+    console.print()
     console.print(demo_views.differences(store.get(THREAD, at="as planned"), store.get(THREAD, at="brief")))
 
 
 def is_before_the_last_four(snapshot: StateSnapshot) -> bool:
-    """Whether four modules are left, and the next one has not been begun."""
+    """Whether four modules are left, and the next one is not started."""
     return len(snapshot.values["plan"]["todo"]) == 4 and snapshot.values["messages"][-1].name == "write_entry"
 
 
@@ -160,7 +163,7 @@ def is_before_the_last_four(snapshot: StateSnapshot) -> bool:
 
 
 def compare() -> None:
-    """The same work beside LangGraph's own saver."""
+    """Run the same agent with LangGraph's own saver."""
     demo_views.headline(console, 4, "Beside LangGraph's SqliteSaver")
     with console.status("running the same agent") as status:
         figures = demo_measure.measure(

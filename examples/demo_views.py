@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,6 +131,20 @@ def tree(store: Store, killed_at: str) -> RenderableType:
     return Padding(root, (0, 0, 0, 3), expand=False)
 
 
+def graph(database: Path, command: Sequence[str]) -> RenderableType:
+    """A command, and what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *command],
+        env={**os.environ, "HOLDFAST_STORE": str(database), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    lines = [line if len(line) < WIDTH - 3 else f"{line[: WIDTH - 4]}…" for line in done.stdout.splitlines()]
+    text = Text(f"$ holdfast {shlex.join(command)}\n", style="green")
+    return Padding(text.append("\n".join(lines), style="default"), (0, 0, 0, 3), expand=False)
+
+
 def differences(ours: Checkpoint, theirs: Checkpoint) -> RenderableType:
     """What differs between two states, channel by channel."""
     a, b = ours.state, theirs.state
@@ -184,7 +202,7 @@ def goodbye(database: Path, log: Path, seconds: float) -> RenderableType:
     text = Text.assemble(
         ("look at it\n", "bold"),
         f"  export HOLDFAST_STORE={database} PATH=.venv/bin:$PATH\n",
-        "  holdfast log guide --graph --oneline\n",
+        "  holdfast log guide --graph --all --oneline\n",
         "  holdfast diff guide 'as planned' brief\n",
         "  holdfast blame guide plan\n",
         "  holdfast verify\n",

@@ -193,6 +193,54 @@ def test_layers_hold() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+ROOTS = {
+    "_lazy",
+    "agents",
+    "codec",
+    "errors",
+    "history",
+    "hooks",
+    "jobs",
+    "maintenance",
+    "security",
+    "snapshots",
+    "state",
+    "store",
+}
+
+
+def around_the_api(folder: Path) -> list[str]:
+    """Where an interface imports more than package roots, or uses what is private to a store."""
+    found = []
+    own = ".".join(folder.relative_to(folder.parents[2]).parts)
+    for path in sorted(folder.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for line, module, names in imports(nodes):
+            _, _, root = module.partition(".")
+            if module.partition(".")[0] != "holdfast" or module == own or module.startswith(f"{own}."):
+                continue
+            if root not in ROOTS and (root or not names):
+                found.append(f"{path.name}:{line}: imports {module}")
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and node.attr in ("_engine", "_handle", "_line"):
+                found.append(f"{path.name}:{node.lineno}: uses {node.attr}")
+    return found
+
+
+def test_the_command_line_imports_package_roots() -> None:
+    assert around_the_api(SOURCE / "interfaces" / "cli") == []
+
+
+def test_ways_around_the_api_are_found(tmp_path: Path) -> None:
+    text = "import holdfast.engine\nfrom holdfast.store.store import Store\nfrom holdfast.store import Store\n"
+    write_package(tmp_path, {"interfaces/cli/a.py": text + "from holdfast import open\nx = store._engine\n"})
+    assert around_the_api(tmp_path / "holdfast" / "interfaces" / "cli") == [
+        "a.py:1: imports holdfast.engine",
+        "a.py:2: imports holdfast.store.store",
+        "a.py:5: uses _engine",
+    ]
+
+
 def test_layers_may_look_down(tmp_path: Path) -> None:
     write_package(
         tmp_path,

@@ -223,7 +223,7 @@ def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
     store.put("t", {"v": 2}, id="1", tag="n", labels=["y"])
     store.put("t", {"v": 3}, id="2")
     for state in ({"v": 3}, {"v": 4}):
-        with pytest.raises(ConflictError, match="has the name"):
+        with pytest.raises(ConflictError, match="has the tag"):
             store.put("t", state, id="2", tag="n")
     assert (store.thread("t").tags(), store.thread("t").labels()) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
     assert store.get("t", "2").state == {"v": 3}

@@ -165,7 +165,7 @@ def test_names_that_the_parent_has(shared: Backend) -> None:
     store.put("t", {"x": 1}, tag="best", if_changed=True, labels=["again"])
     assert list(store.thread("t").labels()) == ["again"]
     store.put("t", {"x": 2})
-    with pytest.raises(ConflictError, match="has the name"):
+    with pytest.raises(ConflictError, match="has the tag"):
         store.put("t", {"x": 2}, tag="best", if_changed=True)
 
 

@@ -114,10 +114,10 @@ def everything(store: Store, query: str, limit: int = 7) -> list[tuple[str, str]
     found: list[tuple[str, str]] = []
     after = None
     while True:
-        page = store.search(query, limit=limit, after=after)
+        page = store.search(query, limit=limit, cursor=after)
         assert page.unreadable == 0
-        found += ((match.thread, match.id) for match in page.matches)
+        found += ((match.thread, match.id) for match in page)
         after = page.next
         if after is None:
             return found
-        assert len(page.matches) == limit
+        assert len(page) == limit

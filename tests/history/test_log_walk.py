@@ -60,7 +60,8 @@ def test_labels_of_steps() -> None:
         run(walk.start([Position(0, 2), Position(0, 2)]))
         visits = run(walk.page(10))
         assert [visit.point.id for visit in visits] == ["c2", "c1", "c0"]
-        assert run(labels.of(visits)) == [["HEAD -> main", "empty"], ["tag: good", "label: seen"], []]
+        names = [each.texts() for each in run(labels.of(visits))]
+        assert names == [["HEAD -> main", "empty"], ["tag: good", "label: seen"], []]
         assert labels.name(1) == "empty"
         assert labels.name(7) == "branch 7"
 

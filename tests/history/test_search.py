@@ -37,18 +37,18 @@ def test_a_match_names_the_checkpoint_that_brought_the_text_and_where(store: hol
     talk = [HumanMessage("I want a Refund, please"), AIMessage("Of course")]
     store.put("t", {"messages": talk[:1]}, id="a")
     store.put("t", {"messages": talk}, id="b", kind="turn")
-    (match,) = store.search("refund").matches
+    (match,) = store.search("refund")
     checkpoint = store.get("t", "a")
     assert match[:6] == ("t", "a", checkpoint.time, 0, 0, "save")
     (hit,) = match.hits
     assert hit == ("messages[0].content", "user", "I want a Refund, please", ((9, 15),))
-    (match,) = store.search("course").matches
+    (match,) = store.search("course")
     assert (match.id, match.kind, match.hits[0].path) == ("b", "turn", "messages[1].content")
 
 
 def test_hits_in_messages_come_first_and_are_limited(store: holdfast.Store) -> None:
     store.put("t", {"a": [f"word {n}" for n in range(20)], "messages": [{"role": "user", "content": "word"}]})
-    (match,) = store.search("word").matches
+    (match,) = store.search("word")
     assert match.hits[0].path == "messages[0].content"
     assert [hit.path for hit in match.hits[1:3]] == ["a[0]", "a[1]"]
     assert len(match.hits) + match.more == 21
@@ -56,7 +56,7 @@ def test_hits_in_messages_come_first_and_are_limited(store: holdfast.Store) -> N
 
 def test_an_excerpt_is_cut_around_the_hit(store: holdfast.Store) -> None:
     store.put("t", {"text": "x " * 100 + "needle\n\tand needle" + " y" * 200})
-    (hit,) = store.search("needle").matches[0].hits
+    (hit,) = store.search("needle")[0].hits
     assert hit.excerpt.startswith("…")
     assert hit.excerpt.endswith("…")
     assert len(hit.excerpt) < 170
@@ -66,19 +66,19 @@ def test_an_excerpt_is_cut_around_the_hit(store: holdfast.Store) -> None:
 
 def test_spans_are_right_where_folding_changes_the_length(store: holdfast.Store) -> None:
     store.put("t", {"text": "Die Straße und die große STRASSE"})
-    (hit,) = store.search("strasse").matches[0].hits
+    (hit,) = store.search("strasse")[0].hits
     assert [hit.excerpt[low:high] for low, high in hit.spans] == ["Straße", "STRASSE"]
 
 
 def test_overlapping_hits_are_one(store: holdfast.Store) -> None:
     store.put("t", {"text": "one two three"})
-    (hit,) = store.search('"one two" "two three" two').matches[0].hits
+    (hit,) = store.search('"one two" "two three" two')[0].hits
     assert hit.spans == ((0, 13),)
 
 
 def test_hits_have_readable_paths(store: holdfast.Store) -> None:
     store.put("t", {"plan": {"odd key": ["x", {"a": "needle"}], 7: "needle"}})
-    assert {hit.path for hit in store.search("needle").matches[0].hits} == {'plan["odd key"][1].a', "plan.7"}
+    assert {hit.path for hit in store.search("needle")[0].hits} == {'plan["odd key"][1].a', "plan.7"}
 
 
 # What is text -----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_an_item_of_a_list_that_is_changed_is_new_text(store: holdfast.Store) ->
     store.put("t", {"items": items}, id="b")
     assert found(store, "needle") == ["b"]
     assert found(store, "word7") == ["a"]
-    assert store.search("needle").matches[0].hits[0].path == "items[7].note"
+    assert store.search("needle")[0].hits[0].path == "items[7].note"
 
 
 def test_a_message_that_is_edited_is_still_its_speaker_s(store: holdfast.Store) -> None:
@@ -171,11 +171,11 @@ def test_a_message_that_is_edited_is_still_its_speaker_s(store: holdfast.Store) 
     assert found(store, "needle role:human") == []
     assert found(store, "pin role:user") == ["b"]
     assert found(store, "needless") == []
-    assert [hit.path for hit in store.search("needle").matches[0].hits] == [
+    assert [hit.path for hit in store.search("needle")[0].hits] == [
         "messages[7].content",
         "more.talk[7].content",
     ]
-    assert store.search("needle").matches[0].hits[0].role == "assistant"
+    assert store.search("needle")[0].hits[0].role == "assistant"
 
 
 def test_only_new_parts_of_rewritten_small_values_are_found(store: holdfast.Store) -> None:
@@ -191,7 +191,7 @@ def test_only_new_parts_of_rewritten_small_values_are_found(store: holdfast.Stor
         "yes": ["a", "b"],
     }.items():
         assert found(store, word) == ids
-    assert store.search("yes").matches[0].hits[0].path == "l[1]"
+    assert store.search("yes")[0].hits[0].path == "l[1]"
 
 
 def test_only_new_parts_of_a_long_text_are_found(store: holdfast.Store) -> None:
@@ -382,29 +382,31 @@ def test_pages(index: bool) -> None:
         assert first.how == ("index" if index else "scan")
         assert first.next is not None
         store.put("t1", {"say": "hello again"})
-        second = store.search("hello", limit=200, after=first.next)
-        ids = [match.id for match in (*first.matches, *second.matches)]
+        second = store.search("hello", limit=200, cursor=first.next)
+        ids = [match.id for match in (*first, *second)]
         assert len(ids) == len(set(ids)) == 300
         assert second.next is None
-        assert len({match.thread for match in first.matches[:5]}) == (3 if index else 1)
+        assert len({match.thread for match in first[:5]}) == (3 if index else 1)
 
 
 def test_a_page_that_ends_with_all_there_is(store: holdfast.Store) -> None:
     store.put("t", {"a": "hello"})
     page = store.search("hello", limit=1)
-    assert len(page.matches) == 1
+    assert len(page) == 1
     assert page.next is not None
-    assert store.search("hello", limit=1, after=page.next) == ([], None, "scan", 0, 0)
+    last = store.search("hello", limit=1, cursor=page.next)
+    assert (list(last), last.next, last.how, last.examined, last.unreadable) == ([], None, "scan", 0, 0)
+    assert list(page.all()) == list(page)
 
 
 def test_a_cursor_belongs_to_its_query(store: holdfast.Store) -> None:
     store.put("t", {"a": "hello"})
     page = store.search("hello", limit=1)
     with pytest.raises(InvalidError, match="another query"):
-        store.search("hell*", limit=1, after=page.next)
+        store.search("hell*", limit=1, cursor=page.next)
     for wrong in ("%%%", "abc", "eyJ9"):
         with pytest.raises(InvalidError, match="not a cursor"):
-            store.search("hello", after=wrong)
+            store.search("hello", cursor=wrong)
 
 
 def test_a_thread_that_goes_between_pages(store: holdfast.Store) -> None:
@@ -413,7 +415,7 @@ def test_a_thread_that_goes_between_pages(store: holdfast.Store) -> None:
     page = store.search("hello", limit=2)
     store.delete("t2")
     store.delete("t1")
-    assert [match.thread for match in store.search("hello", after=page.next).matches] == ["t0"]
+    assert [match.thread for match in store.search("hello", cursor=page.next)] == ["t0"]
 
 
 def test_progress_is_reported_during_a_scan(store: holdfast.Store) -> None:
@@ -455,13 +457,13 @@ def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
     run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     store._engine.context.cache.clear()
     page = store.search("hello")
-    assert [match.id for match in page.matches] == ["2", "0"]
+    assert [match.id for match in page] == ["2", "0"]
     assert page.unreadable == 1
     columns = list(row.columns)
     columns[6] = "{no json"
     run(backend.apply([Put(STEPS, row._replace(columns=tuple(columns)))]))
     page = store.search("meta.a:x")
-    assert (page.matches, page.unreadable) == ([], 1)
+    assert (page, page.unreadable) == ([], 1)
 
 
 def test_async(tmp_path: Path) -> None:

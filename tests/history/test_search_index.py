@@ -78,7 +78,7 @@ def test_building_goes_on_where_it_ended(url: str) -> None:
             store.maintenance.build_index(progress=stop)
         page = store.search("hello")
         assert page.how == "scan"  # it is not there whole
-        assert len(page.matches) == 6
+        assert len(page) == 6
         store.put("t0", {"say": "meanwhile"}, id="m")
         assert rows(store, "t0") == {(0, 0), (0, 1)}
         assert store.maintenance.build_index() == (6, 2)
@@ -100,10 +100,10 @@ def test_the_last_changed_is_found_first_also_if_the_index_was_built_later(url: 
         for thread in ("c", "a", "b"):
             for n in range(2):
                 store.put(thread, {"say": f"hello {n}"}, id=f"{thread}{n}")
-        scanned = [match.id for match in store.search("hello").matches]
+        scanned = [match.id for match in store.search("hello")]
         assert scanned == ["b1", "b0", "a1", "a0", "c1", "c0"]
         store.maintenance.build_index()
-        assert [match.id for match in store.search("hello").matches] == scanned
+        assert [match.id for match in store.search("hello")] == scanned
 
 
 def test_no_index_any_more(url: str) -> None:
@@ -126,7 +126,7 @@ def test_dropped_between_two_pages(url: str) -> None:
         page = store.search("hello", limit=2)
         store.maintenance.drop_index()
         with pytest.raises(ConflictError, match="removed since the page before"):
-            store.search("hello", limit=2, after=page.next)
+            store.search("hello", limit=2, cursor=page.next)
 
 
 def test_dropped_while_it_is_built(url: str) -> None:
@@ -200,7 +200,7 @@ def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
     with holdfast.open(f"file://{tmp_path}/files") as store:
         store.put("t", {"say": "hello"}, id="1")
         page = store.search("hello")
-        assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])
+        assert (page.how, [match.id for match in page]) == ("scan", ["1"])
         with pytest.raises(UnsupportedError, match="cannot keep an index"):
             store.maintenance.build_index()
 
@@ -267,7 +267,7 @@ def test_a_copy_of_a_thread_is_found(url: str) -> None:
         store.maintenance.build_index()
         run(LineCopier(store._engine).copy({Line("", "t"): Line("", "v")}))
         assert rows(store, "v") == {(0, 0)}
-        assert {match.thread for match in store.search("hello").matches} == {"t", "u", "v"}
+        assert {match.thread for match in store.search("hello")} == {"t", "u", "v"}
 
 
 def test_threads_that_are_copied_to_a_store_are_found_there(url: str) -> None:

@@ -57,7 +57,7 @@ def test_index_and_scan_find_the_same(url: str) -> None:
         assert store.search("refund").how == "index"
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
         first = store.search("refund", limit=7)
-        assert [match.id for match in first.matches] == [f"m{number}" for number in range(29, 22, -1)]
+        assert [match.id for match in first] == [f"m{number}" for number in range(29, 22, -1)]
         store.delete("many")
         assert sorted(everything(store, "refund")) == [("t1", "a"), ("t1", "b")]
         assert store.maintenance.drop_index()
@@ -102,6 +102,6 @@ def test_without_blocking(url: str) -> None:
             await store.put("t", {"say": "hello"}, id="1")
             assert await store.maintenance.build_index() == IndexReport(1, 1)
             page = await store.search("hel*")
-            assert (page.how, [match.id for match in page.matches]) == ("index", ["1"])
+            assert (page.how, [match.id for match in page]) == ("index", ["1"])
 
     asyncio.run(go())

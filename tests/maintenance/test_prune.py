@@ -168,9 +168,9 @@ def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -
         store.put("t", {"messages": [f"word{i}" for i in range(n + 1)], "n": f"only{n}"}, id=str(n))
     store.maintenance.prune(threads="t", keep_last=2)
     assert len(rows_of(shared)["words"]) == 2
-    assert [match.id for match in store.search("word0").matches] == ["4"]
-    assert [match.id for match in store.search("word5").matches] == ["5"]
-    assert store.search("only2").matches == []
+    assert [match.id for match in store.search("word0")] == ["4"]
+    assert [match.id for match in store.search("word5")] == ["5"]
+    assert store.search("only2") == []
     assert store.maintenance.verify("t", level="decode").findings == []
     run(shared.apply([Put(WORDS, row._replace(columns=(row.columns[0], "other"))) for row in rows_of(shared)["words"]]))
     assert [found.code for found in store.maintenance.verify("t", level="decode").findings] == [FindingCode.STALE_WORDS]

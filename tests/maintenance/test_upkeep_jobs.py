@@ -64,7 +64,7 @@ def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Sto
 
 def test_verify_says_what_is_damaged(store: holdfast.Store) -> None:
     outcome, said = done(store, "verify")
-    assert (outcome, said.split(",")[0]) == ("ok", "3 threads")
+    assert (outcome, said.split(",")[0]) == ("ok", "3 lines")
     damage(store, "b")
     outcome, said = done(store, "verify", level="hashes")
     assert outcome == "findings"
@@ -88,8 +88,8 @@ def test_verify_goes_on_where_it_was_stopped_and_forgets_nothing(store: holdfast
     ended = jobs.run("check", progress=lambda *how: told.append(how))
     assert told == [(3, 3, "c/1")]
     assert ended.outcome == "findings", "what the first run found is found"
-    assert ended.summary.startswith("3 threads, 18 checkpoints, ")
-    assert ", the first 2 threads by a run that was interrupted" in ended.summary
+    assert ended.summary.startswith("3 lines, 18 steps, ")
+    assert ", the first 2 lines by a run that was broken off" in ended.summary
     assert ended.summary.endswith("damaged: a")
     assert not jobs.get("check").mark
     jobs.run("check", progress=lambda *how: told.append(how))

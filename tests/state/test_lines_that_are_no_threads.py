@@ -59,8 +59,8 @@ def test_state_is_no_thread(store: Store) -> None:
     assert [thread.thread for thread in store.threads(cursor=LINE)] == ["漢"]
     assert store.threads(prefix="␞") == []
     assert store.stats().threads == 2
-    assert [match.thread for match in store.search("words").matches] == ["漢", "chat"]
-    assert store.search("thread:␞agent:a").matches == []
+    assert [match.thread for match in store.search("words")] == ["漢", "chat"]
+    assert store.search("thread:␞agent:a") == []
     assert [thread.thread for thread in store.threads(where="words")] == ["chat", "漢"]
 
 
@@ -69,7 +69,7 @@ def test_nor_in_the_index_of_words(store: Store) -> None:
     store.maintenance.build_index()
     store.state(agent="a")["plan"] = {"text": "secret words again"}
     assert rows(store, WORDS) == []
-    assert [match.thread for match in store.search("secret").matches] == []
+    assert [match.thread for match in store.search("secret")] == []
     store.maintenance.prune(threads=LINE, keep_last=1)
     assert store.maintenance.verify(level="decode").findings == []
 

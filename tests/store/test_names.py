@@ -27,7 +27,7 @@ def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
     second = store.put("t", {"n": 2})
     store.thread("t").tag("good", first.id)  # it has it already
     with pytest.raises(
-        ConflictError, match=f"another checkpoint has the name 'good' .at checkpoint {first.id} .*move=True"
+        ConflictError, match=f"another checkpoint has the tag 'good' .at checkpoint {first.id} .*move=True"
     ):
         store.thread("t").tag("good", second.id)
     store.thread("t").tag("good", second.id, move=True)
@@ -36,7 +36,7 @@ def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
 
 def test_a_checkpoint_whose_name_is_taken_is_not_saved(store: Store) -> None:
     store.put("t", {"n": 1}, tag="good")
-    with pytest.raises(ConflictError, match="has the name .at thread 't'.. Use another name"):
+    with pytest.raises(ConflictError, match="has the tag 'good' .at thread 't'.. Use another tag"):
         store.put("t", {"n": 2}, tag="good")
     assert store.get("t").state == {"n": 1}
     assert len(store.log("t")) == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -156,7 +156,8 @@ def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -
 
 
 def parse_duration(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
-    """Return the seconds of an option that is a duration, such as `90s` or `15m`. A number is of seconds, also as text."""
+    """Return the seconds of an option that is a duration, such as `90s` or `15m`. A number is of seconds, also as
+    text."""
     try:
         seconds = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else parse_seconds(value)
     except InvalidError:
@@ -177,3 +178,14 @@ def _text(value: object) -> str:
 
 def _is_secret(name: str) -> bool:
     return any(part in name.lower() for part in ("password", "secret", "token", "key"))
+
+
+def store_parts(url: str) -> Iterator[str]:
+    """Yield the URLs of the stores that a composition consists of; a plain store is its own part."""
+    kind, _, rest = url.partition(":")
+    if kind not in COMPOSITIONS:
+        yield url if is_url(url) else path_to_url(url)
+        return
+    for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
+        if name in COMPOSITIONS[kind] and value:
+            yield from store_parts(value)

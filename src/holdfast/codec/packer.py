@@ -52,7 +52,7 @@ class Packer:
         self._bytes_left, self._values_left = self._max_bytes, MAX_VALUES
         packed = msgpack.top(self.pack(value))
         if len(packed) > self._max_bytes:
-            raise _too_large()
+            raise _too_large(len(packed), self._max_bytes)
         return packed
 
     def pack_batch(self, values: list[Any]) -> list[bytes]:
@@ -131,10 +131,10 @@ class Packer:
             raise TooLargeError(f"the value holds more than {MAX_VALUES} values", hint=_HINT)
 
     def spend(self, weight: int) -> None:
-        """Count bytes that are about to be packed against the size limit."""
+        """Count bytes that are about to be packed against the limit."""
         self._bytes_left -= weight
         if self._bytes_left < 0:
-            raise _too_large()
+            raise _too_large(self._max_bytes - self._bytes_left, self._max_bytes)
 
     def _typed(self, value: Any) -> tuple[int, bytes]:
         """Return the tag and payload of a value that msgpack cannot represent."""
@@ -172,8 +172,9 @@ def _is_native(value: Any) -> bool:
     return type(value) is not str or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _too_large() -> TooLargeError:
-    return TooLargeError("the value is larger than the size limit", hint=f"{_HINT}, or raise Limits.max_bytes")
+def _too_large(size: int, limit: int) -> TooLargeError:
+    what = f"the value takes at least {size:,} bytes, and the limit is {limit:,}"
+    return TooLargeError(what, hint=f"{_HINT}, or raise Limits.max_bytes")
 
 
 def _dump_opaque(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:

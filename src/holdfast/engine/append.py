@@ -237,7 +237,8 @@ class Appender:
         request = requests[number]
         line = request.line
         if condition is _Condition.ATTACHED:
-            raise name_taken(line)
+            attached = request.attached_changes("") if request.attached_changes is not None else ()
+            raise tag_taken(line, next((str(each.row.key[3]) for each in attached if isinstance(each, Create)), ""))
         await self._lines.load_tip(line)
         if request.id and await self._lines.find_id(line, request.id, request.parent) is not None:
             raise IdExists(request.id)
@@ -324,7 +325,7 @@ class Appender:
             if isinstance(change, Create):
                 (rows,) = await self._context.backend.read([Get(change.space, [change.row.key])])
                 if rows and rows[0].columns[0] != id:
-                    raise name_taken(request.line)
+                    raise tag_taken(request.line, str(change.row.key[3]))
                 if rows:
                     continue
             attached.append(change)
@@ -514,10 +515,10 @@ def _position_of(parent: StepRef | None) -> Position:
     return Position(0, -1) if parent is None else Position(parent.branch, parent.seq)
 
 
-def name_taken(line: Line) -> ConflictError:
-    """Return the error for a name that another step has."""
+def tag_taken(line: Line, tag: str) -> ConflictError:
+    """Return the error for a tag that another step has."""
     return ConflictError(
-        "another checkpoint has the name", where=f"thread {line}", hint="Use another name, or move this one"
+        f"another checkpoint has the tag {tag!r}", where=f"thread {line}", hint="Use another tag, or move this one"
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import below, root_of
+from holdfast.engine.namespaces import AGENTS, LineKind, below, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -222,6 +222,24 @@ class LineIndex:
             await self.info(line)  # raises if there is none
             lines += await self.family(line)
         return list(dict.fromkeys(lines))
+
+    async def list_lines(
+        self, tenant: str, kind: LineKind | None, prefix: str, after: str, limit: int
+    ) -> list[LineSummary]:
+        """Return lines of a kind, or of all, by name: those whose short name starts with a prefix, after a name."""
+        if kind == "thread":
+            return await self.list_threads(tenant, prefix, after, limit)
+        first = AGENTS + prefix if kind == "agent" else "" if kind is None else MARK
+        start = max(first, after + "\0" if after else "")
+        stop, matches = () if kind is None else (_PAST_STATE,), list[Row]()
+        while len(matches) < limit:
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), stop, limit=_NAMES)])
+            named = ((str(row.key[1]), row) for row in rows if kind in (None, line_kind(str(row.key[1]))))
+            matches += (row for name, row in named if short_name(name).startswith(prefix))
+            if len(rows) < _NAMES:
+                break
+            start = str(rows[-1].key[1]) + "\0"
+        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches[:limit]])
 
     async def list_threads(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Return threads by name: those that start with a prefix, after a name."""
@@ -547,9 +565,9 @@ class LineIndex:
                 owners = [owner for _, owner in await self.refs(line, kind, name)]
                 if owners and owners != [id]:
                     raise ConflictError(
-                        f"another checkpoint has the name {name!r}",
+                        f"another checkpoint has the tag {name!r}",
                         where=f"checkpoint {owners[0]} of thread {line}",
-                        hint="Use another name, or move this one (move=True)",
+                        hint="Use another tag, or move this one (move=True)",
                     )
                 if owners:
                     return

@@ -7,7 +7,11 @@ share a name.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
 from holdfast.engine.model.scopes import MARK as STATE
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
@@ -18,10 +22,47 @@ AGENTS = f"{STATE}agents:"
 """The start of names of lines with agents."""
 
 
+LineKind: TypeAlias = Literal["thread", "agent", "scope", "session", "system"]
+"""The kinds of lines. Those of the system have records of sessions, grants, jobs and the like."""
+
+COUNTS: dict[LineKind, str] = {
+    "thread": "threads",
+    "agent": "agents",
+    "scope": "scopes",
+    "session": "sessions",
+    "system": "system",
+}
+"""The fields of reports that count lines of each kind."""
+
+
 def is_thread(name: str) -> bool:
-    """Return whether a line of this name is a thread, or a namespace of one. Other lines have the state of scopes,
-    sessions, grants and the like."""
+    """Return whether a line of this name is a thread, or a namespace of one."""
     return not name.startswith(STATE)
+
+
+def line_kind(name: str) -> LineKind:
+    """Return the kind of a line."""
+    if is_thread(name):
+        return "thread"
+    if name.startswith(AGENTS):
+        return "agent"
+    scope = Scope.of_line(name)
+    if scope is None:
+        return "system"
+    return "session" if any(part.kind == "session" for part in scope.parts) else "scope"
+
+
+def short_name(name: str) -> str:
+    """Return the name that people know a line by: the id of an agent, a scope as text, the name of a thread."""
+    return name.removeprefix(AGENTS).removeprefix(STATE)
+
+
+def count_lines(names: Iterable[str]) -> dict[str, int]:
+    """Count lines by kind: `{"threads": 2, "agents": 1, …}`."""
+    counts = dict.fromkeys(COUNTS.values(), 0)
+    for name in names:
+        counts[COUNTS[line_kind(name)]] += 1
+    return counts
 
 
 def has_messages(name: str) -> bool:

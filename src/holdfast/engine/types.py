@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
 
 from holdfast.engine.html import format_time, html_table
+from holdfast.engine.namespaces import LineKind, line_kind, short_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
@@ -100,7 +101,11 @@ Revision: TypeAlias = str | int | datetime | Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store."""
+    """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store.
+
+    `kind` distinguishes agents, scopes, sessions and system lines from threads, where all are listed; `thread` is the
+    name of the line, and `name` the one that people know.
+    """
 
     thread: str
     created: datetime
@@ -109,13 +114,20 @@ class ThreadInfo:
     branches: int
     bytes: int
     latest: str | None
+    kind: LineKind = "thread"
+
+    @property
+    def name(self) -> str:
+        """The name of the thread, the id of the agent, or the scope."""
+        return short_name(self.thread)
 
     @classmethod
     def of(cls, summary: LineSummary) -> Self:
         """Describe a line as a thread."""
         latest = None if summary.latest is None else summary.latest.id
         created, updated = to_datetime(summary.created), to_datetime(summary.updated)
-        return cls(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
+        name = summary.line.name
+        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, line_kind(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +149,15 @@ class BranchInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """A store in figures."""
+    """Statistics of a store: its size, and how many lines of each kind the tenant has."""
 
     url: str
     bytes: int
     threads: int
+    agents: int
+    scopes: int
+    sessions: int
+    system: int
     cache_bytes: int
     cache_limit: int
     cache_hits: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -18,7 +18,8 @@ from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
 from holdfast.engine.types import Revision, to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.diff_result import as_changes
-from holdfast.history.diff_text import Change
+from holdfast.history.diff_text import Change, lines
+from holdfast.history.diff_text import Line as TextLine
 from holdfast.history.past_reader import PastReader, PastValue
 from holdfast.history.provenance import MergeProvenance, ProvenanceReader, ProvenanceStep
 from holdfast.history.revisions import resolve
@@ -75,6 +76,10 @@ class ValueChange:
 
     writer: CheckpointRef
     changes: tuple[Change, ...]
+
+    def lines(self, *, by_word: bool = False) -> Iterator[TextLine]:
+        """The changes as lines of text, in styled parts, as `Diff.lines` has them."""
+        return lines(self.changes, by_word=by_word)
 
 
 async def blame(

@@ -14,11 +14,10 @@ from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN
+from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
-from holdfast.history.revisions import REF_NAMES
 
 _FIRST_PAGE, _PAGE = 16, 256
 """How many steps of a branch are read at a time: at first, and at most."""
@@ -121,6 +120,25 @@ class LogWalk:
         )
 
 
+class StepNames(NamedTuple):
+    """The names of a step: whether it is HEAD, the branches whose last step it is (that of HEAD first), its tags and
+    labels."""
+
+    head: bool
+    branches: list[str]
+    tags: list[str]
+    labels: list[str]
+    on_branch: bool = False
+    """Whether the first of the branches is that of HEAD."""
+
+    def texts(self) -> list[str]:
+        """As git writes them: `HEAD -> main`, `other`, `tag: good`, `label: seen`."""
+        branches = self.branches
+        if self.head:
+            branches = [f"HEAD -> {branches[0]}", *branches[1:]] if self.on_branch else ["HEAD", *branches]
+        return [*branches, *(f"tag: {tag}" for tag in self.tags), *(f"label: {label}" for label in self.labels)]
+
+
 class StepLabels:
     """The names of steps: branches that end there, tags and labels. Reads only what is requested."""
 
@@ -132,7 +150,8 @@ class StepLabels:
         self._names: dict[int, str] = {}
         self._branches_at: dict[Position, list[int]] = {}
         self._ends: dict[int, Position] = {}
-        self._refs: dict[str, list[str]] = {}
+        self._tags: dict[str, list[str]] = {}
+        self._labels: dict[str, list[str]] = {}
 
     async def load(self) -> None:
         """Read the branches, tags and labels."""
@@ -143,13 +162,17 @@ class StepLabels:
         self._names = {0: "" if renamed else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
         for branch in self.branches:
             self._branches_at.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
-        for kind in REF_NAMES:
+        for kind, refs in ((NAME, self._tags), (TAG, self._labels)):
             for name, id in await lines.refs(line, kind):
-                self._refs.setdefault(id, []).append(f"{REF_NAMES[kind]}: {name}")
+                refs.setdefault(id, []).append(name)
 
     def name(self, branch: int) -> str:
         """Return the name of a branch, or its number if it has none."""
-        return self._names.get(branch) or f"branch {branch}"
+        return self.branch_name(branch) or f"branch {branch}"
+
+    def branch_name(self, branch: int) -> str:
+        """Return the name of a branch; empty if it has none."""
+        return self._names.get(branch, "")
 
     async def ends(self) -> list[Position]:
         """Return the last steps of all branches, except those that a new revision replaced."""
@@ -170,27 +193,25 @@ class StepLabels:
                     del self._ends[point.branch]
         return list(dict.fromkeys(self._ends.values()))
 
-    async def of(self, visits: Sequence[VisitedStep]) -> list[list[str]]:
-        """Return the names of each step: `HEAD -> main`, `other`, `tag: good`, `label: seen`."""
+    async def of(self, visits: Sequence[VisitedStep]) -> list[StepNames]:
+        """Return the names of each step."""
         numbers = {visit.position.branch for visit in visits}
         numbers |= {number for visit in visits for number in self._branches_at.get(visit.position, ())}
         await self._find_ends(numbers - self._ends.keys())
         ends: dict[Position, list[int]] = {}
         for number, position in sorted(self._ends.items()):
             ends.setdefault(position, []).append(number)
-        return [self._labels(visit, ends.get(visit.position, [])) for visit in visits]
+        return [self._names_of(visit, ends.get(visit.position, [])) for visit in visits]
 
-    def _labels(self, visit: VisitedStep, numbers: Sequence[int]) -> list[str]:
+    def _names_of(self, visit: VisitedStep, numbers: Sequence[int]) -> StepNames:
         names = [self._names[number] for number in numbers if self._names[number]]
-        head = self.head
-        if head is not None and (head.branch, head.seq) == visit.position:
-            own = self._names.get(visit.position.branch)
-            if own in names:
-                names.remove(own)
-                names.insert(0, f"HEAD -> {own}")
-            else:
-                names.insert(0, "HEAD")
-        return names + self._refs.get(visit.point.id, []) if visit.point.id else names
+        is_head = self.head is not None and (self.head.branch, self.head.seq) == visit.position
+        own = self._names.get(visit.position.branch)
+        if is_head and own in names:
+            names.remove(own)
+            names.insert(0, own)
+        id = visit.point.id
+        return StepNames(is_head, names, self._tags.get(id, []), self._labels.get(id, []), own in names)
 
     async def _find_ends(self, numbers: Iterable[int]) -> None:
         missing = sorted(set(numbers) - self._ends.keys())

@@ -198,6 +198,11 @@ def _quote(text: str) -> str:
 # Parse ------------------------------------------------------------------------------------------------------------
 
 
+def has_text(query: str) -> bool:
+    """Return whether a query asks for text, which an index finds."""
+    return any(isinstance(each, TextTerm) for each in walk(parse(query)))
+
+
 def parse(text: str, now: datetime | None = None) -> Query:
     """Parse a query. Ages are relative to `now`. Raises `InvalidError` with the column of the error."""
     if not isinstance(text, str):

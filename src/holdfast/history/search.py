@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
-from holdfast.engine.html import html_listing
 from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
 from holdfast.engine.model.packed_state import unpack_name
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import LineKind, line_kind
+from holdfast.engine.pages import Page
 from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
@@ -86,29 +86,23 @@ class SearchMatch(NamedTuple):
     more: int = 0
 
 
-class SearchPage(NamedTuple):
+class SearchPage(Page[SearchMatch]):
     """A page of matches.
 
-    `next` is the cursor of the next page, to be passed as `after`; None on the last. `how` is `index` or `scan`.
-    `examined` counts the checkpoints that were read, `unreadable` those that are damaged.
+    `how` it was searched: `index` or `scan`. `examined` counts the checkpoints that were read, `unreadable` those that
+    are damaged.
     """
 
-    matches: list[SearchMatch]
-    next: str | None
-    how: str
-    examined: int
-    unreadable: int = 0
-
-    def __repr__(self) -> str:
-        return f"<SearchPage {len(self.matches)} matches by {self.how}{', more follow' if self.next else ''}>"
-
-    def _repr_html_(self) -> str:
-        return html_listing(self.matches)
+    def __init__(self, matches: list[SearchMatch], run: SearchRun, how: str, limit: int, cursor: str | None) -> None:
+        super().__init__(matches, cursor, lambda after: run.page(limit, after))
+        self.how = how
+        self.examined = run.examined
+        self.unreadable = run.unreadable
 
 
-def prepare(engine: Engine, tenant: str, query: str) -> SearchRun:
-    """Parse a query over the threads of a tenant. Raises `InvalidError` with the column of the error."""
-    return SearchRun(engine, tenant, parse(query))
+def prepare(engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread") -> SearchRun:
+    """Parse a query over the lines of a tenant. Raises `InvalidError` with the column of the error."""
+    return SearchRun(engine, tenant, parse(query), kind=kind)
 
 
 async def search(
@@ -119,20 +113,29 @@ async def search(
     limit: int = 20,
     after: str | None = None,
     progress: Progress | None = None,
+    kind: LineKind | None = "thread",
 ) -> SearchPage:
-    """Return a page of the checkpoints that match a query."""
-    parsed = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, parsed, progress).page(limit, after)
+    """Return a page of the checkpoints that match a query: of threads, of another kind of lines, or of all (None)."""
+    asked = parse(query) if isinstance(query, str) else query
+    return await SearchRun(engine, tenant, asked, progress, kind).page(limit, after)
 
 
 class SearchRun:
     """One query over one tenant's threads."""
 
-    def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        query: Query,
+        progress: Progress | None = None,
+        kind: LineKind | None = "thread",
+    ) -> None:
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
         self._query = query
+        self._kind = kind
         self._progress = progress
         names = {each.name for each in walk(query) if isinstance(each, Field)}
         self._needs_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
@@ -148,8 +151,10 @@ class SearchRun:
     async def page(self, limit: int, after: str | None = None) -> SearchPage:
         """Return the first page, or the one after a cursor."""
         how, start = self._parse_cursor(after)
+        self.examined = self.unreadable = 0
         indexed = (
             how != SCAN
+            and self._kind == "thread"
             and word_filters(self._query) is not None
             and await self._engine.indexer.state(self._tenant) == ON
         )
@@ -158,7 +163,7 @@ class SearchRun:
         how = how or (INDEX if indexed else SCAN)
         results, position = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
         cursor = None if position is None else self._cursor(how, position)
-        return SearchPage(results, cursor, how, self.examined, self.unreadable)
+        return SearchPage(results, self, how, limit, cursor)
 
     def _cursor(self, how: str, position: Sequence[Any]) -> str:
         data = json.dumps([how, self._digest(), *position], ensure_ascii=False, separators=(",", ":"))
@@ -176,7 +181,7 @@ class SearchRun:
         return how, position
 
     def _digest(self) -> str:
-        return hashlib.sha256(f"{self._tenant}\0{self._query}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self._tenant}\0{self._kind or 'all'}\0{self._query}".encode()).hexdigest()[:16]
 
     # By index -------------------------------------------------------------------------------------------------
 
@@ -266,7 +271,7 @@ class SearchRun:
         """Return the threads that may have matches, the last changed first."""
         lines = self._engine.lines
         only = one_thread(self._query)
-        if only is not None and not is_thread(only):
+        if only is not None and self._kind not in (None, line_kind(only)):
             return []
         if only is not None:
             try:
@@ -276,7 +281,7 @@ class SearchRun:
         results: list[LineSummary] = []
         after, prefix = "", thread_prefix(self._query)
         while True:
-            page = await lines.list_threads(self._tenant, prefix, after, _THREAD_PAGE)
+            page = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREAD_PAGE)
             results += (thread for thread in page if self._may_match(thread))
             if len(page) < _THREAD_PAGE:
                 break
@@ -418,7 +423,7 @@ class SearchRun:
         results: list[LineSummary] = []
         while True:
             longest = max(prefix, own_prefix, key=len)
-            page = await self._engine.lines.list_threads(self._tenant, longest, after, _THREAD_PAGE)
+            page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
             for thread in page:
                 if len(results) < limit and await self.matches_thread(thread):
                     results.append(thread)
@@ -451,8 +456,8 @@ class SearchRun:
 
     async def _exists(self, line: Line, query: Query) -> bool:
         here = every([Field("thread", "=", line.name), query])
-        page = await SearchRun(self._engine, self._tenant, here).page(1)
-        return bool(page.matches)
+        page = await SearchRun(self._engine, self._tenant, here, kind=line_kind(line.name)).page(1)
+        return bool(page)
 
 
 _HINT = "Pass SearchPage.next with the same query"

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.urls import redacted_url, url_to_path
+from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
@@ -38,7 +38,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
         yield problem("store-named", error.what, error.hint)
         return
     there = True
-    for part in storage_path.parts(named):
+    for part in store_parts(named):
         path = url_to_path(part)
         if path is not None:
             found = list(storage_path.checks(part, path))
@@ -59,7 +59,7 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
     try:
         with store:
             yield from run(store_checks.checks(store._handle, full=full))
-            for part in storage_path.parts(url):
+            for part in store_parts(url):
                 path = url_to_path(part)
                 if path is not None and part.startswith("sqlite:"):
                     yield from store_checks.sqlite_settings(path)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.types import ThreadInfo
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
 from holdfast.time_parsing import Duration
@@ -206,6 +209,25 @@ class MaintenanceOperations:
         """
         check_name(after, "name of a thread")
         return await self._handle.engine.projector.build_all(self._handle.tenant, after, again, progress)
+
+    @sync_and_async
+    async def delete(self, threads: Iterable[str], *, dry_run: bool = False) -> list[ThreadInfo]:
+        """Delete threads with their namespaces, all or none, and return what they were.
+
+        Raises `NotFoundError` if one does not exist, `DeniedError` if one is held. With `dry_run` nothing is deleted.
+        """
+        engine = self._handle.engine
+        lines = await engine.lines.of_threads(self._handle.tenant, [self._line(each).name for each in threads])
+        await require_no_hold(engine.context.backend, lines)
+        deleted = [ThreadInfo.of(await engine.lines.summary(line)) for line in lines]
+        hooks = engine.hooks
+        if hooks is None and not dry_run:
+            await engine.lines.delete(*lines)
+        elif hooks is not None and not dry_run:
+            for root in dict.fromkeys(map(root_of, lines)):
+                family = [line for line in lines if root_of(line) == root]
+                await hooks.delete(root, partial(engine.lines.delete, *family))
+        return deleted
 
     @sync_and_async
     async def holds(self) -> list[HoldInfo]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import COUNTS, LineKind, count_lines
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
@@ -132,31 +132,47 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def threads(
-        self, *, prefix: str = "", where: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        prefix: str = "",
+        where: str | None = None,
+        kind: LineKind | Literal["all"] = "thread",
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[ThreadInfo]:
         """List the threads of this tenant by name: a page of them.
 
-        Only those that start with a prefix; those that match a query, `where` (see `search`).
+        Only those that start with a prefix; those that match a query, `where` (see `search`). Agents, scopes, sessions
+        and the store's own records are lines of steps as threads are: `kind` lists those.
         """
         check_name(prefix, "start of a name")
         after = validation.optional_name(cursor, "cursor") or ""
         count = validation.require_count(limit, "limit")
+        of_kind = _checked_kind(kind)
         if where is None:
-            summaries = await self._engine.lines.list_threads(self._handle.tenant, prefix, after, count + 1)
+            summaries = await self._engine.lines.list_lines(self._handle.tenant, of_kind, prefix, after, count + 1)
         else:
             from holdfast.history.search import prepare
 
-            summaries = await prepare(self._engine, self.tenant, where).threads(prefix, after, count + 1)
+            summaries = await prepare(self._engine, self.tenant, where, of_kind).threads(prefix, after, count + 1)
         return Page.cut(
             [ThreadInfo.of(summary) for summary in summaries],
             count,
             lambda info: info.thread,
-            lambda cursor: StoreOperations.threads(self, prefix=prefix, where=where, limit=count, cursor=cursor),
+            lambda cursor: StoreOperations.threads(
+                self, prefix=prefix, where=where, kind=kind, limit=count, cursor=cursor
+            ),
         )
 
     @sync_and_async
     async def search(
-        self, query: str, *, limit: int = 20, after: str | None = None, progress: Progress | None = None
+        self,
+        query: str,
+        *,
+        kind: LineKind | Literal["all"] = "thread",
+        limit: int = 20,
+        cursor: str | None = None,
+        progress: Progress | None = None,
     ) -> SearchPage:
         """Search for checkpoints that match a query, such as `refund label:release time>2h`: a page of them.
 
@@ -164,11 +180,20 @@ class StoreOperations(ScopedOperations):
         an index of words (see `maintenance.build_index`) text is found at once; otherwise every checkpoint is read,
         from the latest on, until there are `limit` matches, and `progress` is called meanwhile. A query with a syntax
         error raises `InvalidError`, which shows the position.
+        With `kind`, agents, scopes or sessions are searched, which are not in the index, or all.
         """
         from holdfast.history.search import search
 
         count = validation.require_count(limit, "limit") or 1
-        return await search(self._engine, self._handle.tenant, query, limit=count, after=after, progress=progress)
+        return await search(
+            self._engine,
+            self._handle.tenant,
+            query,
+            limit=count,
+            after=cursor,
+            progress=progress,
+            kind=_checked_kind(kind),
+        )
 
     def transaction(self) -> Transaction:
         """Change several keys and save several checkpoints, all or none, when the block ends without an error.
@@ -401,11 +426,18 @@ class StoreOperations(ScopedOperations):
 
     @sync_and_async
     async def stats(self) -> StoreStats:
-        """Return statistics: the size of the store, the number of this tenant's threads, and the use of the cache."""
+        """Count: the size of the store, this tenant's threads, agents, scopes and sessions, and what is cached."""
         cache, backend = self._engine.context.cache, self._engine.context.backend
         lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
-        threads = sum(is_thread(line.name) for line in lines)
-        return StoreStats(backend.url, size, threads, cache.size, cache.max_bytes, cache.hits, cache.misses)
+        return StoreStats(
+            url=backend.url,
+            bytes=size,
+            **count_lines(line.name for line in lines),
+            cache_bytes=cache.size,
+            cache_limit=cache.max_bytes,
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+        )
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
@@ -470,6 +502,16 @@ class StoreOperations(ScopedOperations):
             )
         who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
+
+
+def _checked_kind(kind: str) -> LineKind | None:
+    """Return the kind of lines to list; None for all."""
+    if kind == "all":
+        return None
+    for each in COUNTS:
+        if each == kind:
+            return each
+    raise InvalidError(f"kind is {', '.join(COUNTS)} or all, not {kind!r}")
 
 
 class Store(SyncApi, StoreOperations):

@@ -189,12 +189,27 @@ class Terminal:
             pass
         return self._process.wait(SECONDS)
 
-    def _reading(self, otherwise: str) -> Iterator[None]:
-        """Reads until the program ends; yields after every bit, and once before."""
+    def interrupt(self) -> int:
+        """Press Ctrl-C until the program ends: a read that begins just after the signal does not notice it."""
+        return self.answer("\x03")
+
+    def answer(self, keys: str) -> int:
+        """Answer a question, and wait until the program ends. Ctrl-C is repeated: see `interrupt`."""
+        self.send(keys)
+        nudge = keys if keys == "\x03" else ""
+        for _ in self._reading("the program did not come to an end", nudge):
+            pass
+        return self._process.wait(SECONDS)
+
+    def _reading(self, otherwise: str, nudge: str = "") -> Iterator[None]:
+        """Reads until the program ends; yields after every bit, and once before. Keys to `nudge` it are sent while it
+        is silent."""
         until = time.monotonic() + SECONDS
         yield
         while time.monotonic() < until:
-            if not select.select([self._master], [], [], 0.1)[0]:
+            if not select.select([self._master], [], [], 0.1 if not nudge else 1.0)[0]:
+                if nudge:
+                    self.send(nudge)
                 continue
             try:
                 data = os.read(self._master, 65536)
@@ -226,7 +241,7 @@ def halting(*args, **kwargs):
 setattr(owner, method, halting)
 sys.exit(main(sys.argv[4:]))
 """
-PROGRESS = "holdfast.interfaces.cli.progress:ProgressBar.__call__"
+PROGRESS = "holdfast.interfaces.cli.output:ProgressBar.__call__"
 
 
 def halted(*arguments: str | Path, after: int, at: str = PROGRESS, until: Path = Path("no such file")) -> Terminal:

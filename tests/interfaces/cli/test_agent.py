@@ -144,7 +144,7 @@ def test_an_older_version_is_shown(hf: Hf, potters: holdfast.Store) -> None:
 
 def test_what_is_pending_is_shown_with_what_to_do(hf: Hf, potters: holdfast.Store) -> None:
     shown = hf("agent", "show", "ben")
-    assert "Pending:  transition fire, idle → cooling, begun" in shown.out
+    assert "Pending:  transition fire, idle → cooling, started" in shown.out
     assert "holdfast agent resolve ben --back" in shown.out
     (record,) = hf("agent", "show", "ben", "--json").records
     assert (record["pending"]["trigger"], record["pending"]["data"]) == ("fire", "dies")
@@ -180,7 +180,7 @@ def test_transitions(hf: Hf, potters: holdfast.Store) -> None:
     (latest,) = found("-n", "1")
     assert [each["trigger"] for each in found("--before", latest["cursor"])] == ["cool", "fire"]
     assert hf("agent", "transitions", "anna", "--trigger", "glaze").err == "There are no such transitions.\n"
-    assert hf("agent", "transitions", "ben").err == "ben has had no transitions.\n"
+    assert hf("agent", "transitions", "ben").err == "ben has no transitions.\n"
 
 
 def test_the_machine_is_drawn_of_what_was_taken(hf: Hf, potters: holdfast.Store) -> None:
@@ -189,9 +189,9 @@ def test_the_machine_is_drawn_of_what_was_taken(hf: Hf, potters: holdfast.Store)
     assert any(line.endswith(": fire (1×, 1 failed)") for line in drawn)
     assert hf("agent", "transitions", "anna", "--dot").lines[0] == "digraph machine {"
     (record,) = hf("agent", "transitions", "anna", "--mermaid", "--json").records
-    assert record["picture"].splitlines() == drawn
+    assert record["diagram"].splitlines() == drawn
     assert record["state"] == "idle"
-    assert {"source": "idle", "trigger": "fire", "target": "cooling", "taken": 1, "failed": 1} in record["ways"]
+    assert {"source": "idle", "trigger": "fire", "target": "cooling", "taken": 1, "failed": 1} in record["transitions"]
 
 
 def test_history(hf: Hf, potters: holdfast.Store) -> None:
@@ -220,14 +220,14 @@ def test_a_diff(hf: Hf, potters: holdfast.Store) -> None:
 
 
 def test_a_transfer(hf: Hf, potters: holdfast.Store) -> None:
-    assert hf("agent", "transfers", "anna").err == "anna handed nothing over, and took nothing over.\n"
+    assert hf("agent", "transfers", "anna").err == "anna has no transfers.\n"
     assert hf("agent", "transfer", "anna", "nobody", "--yes").code == 3
     hf("agent", "resolve", "ben", "--back")
     dry = hf("agent", "transfer", "anna", "ben", "--dry-run")
-    assert dry.err == "Would hand over 20 messages from anna to ben, which has 0.\n"
+    assert dry.err == "Would transfer 20 messages from anna to ben, which has 0.\n"
     assert hf("agent", "transfer", "anna", "ben").code == 2  # nobody to ask
     done = hf("agent", "transfer", "anna", "ben", "-m", "she left", "--context", "urgent=true", "--yes")
-    assert done.err == "Handed over 20 messages from anna to ben.\n"
+    assert done.err == "Transferred 20 messages from anna to ben.\n"
     anna, ben = potters.agents.load("anna"), potters.agents.load("ben")
     assert (anna.messages, ben.messages, ben.context) == (0, 20, {"clay": "red", "urgent": True})
     listed = hf("agent", "transfers", "anna").lines
@@ -239,10 +239,10 @@ def test_a_transfer(hf: Hf, potters: holdfast.Store) -> None:
     assert len(hf("agent", "transfers", "ben", "--json").records) == 2
 
 
-@pytest.mark.parametrize(("way", "state", "word"), [("back", "idle", "taken back"), ("forward", "cooling", "finished")])
+@pytest.mark.parametrize(("way", "state", "word"), [("back", "idle", "undone"), ("forward", "cooling", "finished")])
 def test_what_is_half_done_is_resolved(hf: Hf, potters: holdfast.Store, way: str, state: str, word: str) -> None:
     dry = hf("agent", "resolve", "ben", f"--{way}", "--dry-run")
-    assert dry.err.startswith("transition fire, idle → cooling, begun ")
+    assert dry.err.startswith("transition fire, idle → cooling, started ")
     assert dry.err.endswith(f": would be {word}.\n")
     assert potters.agents.load("ben").pending is not None
     done = hf("agent", "resolve", "ben", f"--{way}")
@@ -252,7 +252,7 @@ def test_what_is_half_done_is_resolved(hf: Hf, potters: holdfast.Store, way: str
     assert (record.pending, record.state, record.fields["pots"]) == (None, state, 0)
     assert hf("agent", "list", "--pending", "--json").records == []
     again = hf("agent", "resolve", "ben", f"--{way}")
-    assert (again.code, again.err) == (0, "Nothing of ben is half-done.\n")
+    assert (again.code, again.err) == (0, "ben has no pending change.\n")
 
 
 def test_a_stop_that_was_interrupted_is_resolved(hf: Hf, potters: holdfast.Store) -> None:
@@ -261,9 +261,9 @@ def test_a_stop_that_was_interrupted_is_resolved(hf: Hf, potters: holdfast.Store
     cora.context["dies"] = True
     with pytest.raises(KeyboardInterrupt):
         cora.stop()
-    assert "Pending:  stop, running → stopped, begun" in hf("agent", "show", "cora").out
+    assert "Pending:  stop, running → stopped, started" in hf("agent", "show", "cora").out
     assert hf("agent", "resolve", "cora", "--forward").err.endswith(
-        ": finished. What the agent does for it was not run.\n"
+        ": finished. The callbacks of the agent were not run.\n"
     )
     assert potters.agents.load("cora").status == "stopped"
 
@@ -275,17 +275,17 @@ def test_a_transfer_that_was_interrupted_is_resolved(hf: Hf, potters: holdfast.S
     giver.conversation.append({"role": "user", "content": "Pots?"})
     with pytest.raises(KeyboardInterrupt):
         giver.transfer(taker, reason="dies before")
-    assert "Pending:  transfer, giver → taker, begun" in hf("agent", "show", "giver").out
-    assert ": taken back." in hf("agent", "resolve", "giver", "--back").err
+    assert "Pending:  transfer, giver → taker, started" in hf("agent", "show", "giver").out
+    assert ": undone." in hf("agent", "resolve", "giver", "--back").err
     giver.reload()
     with pytest.raises(KeyboardInterrupt):
         giver.transfer(taker, reason="dies after")
     shown = hf("agent", "show", "taker").out
-    assert "Pending:  transfer, giver → taker, not acknowledged, begun" in shown
+    assert "Pending:  transfer, giver → taker, not acknowledged, started" in shown
     assert "--back" not in shown
     assert ": would be finished." in hf("agent", "resolve", "taker", "--back", "--dry-run").err
     done = hf("agent", "resolve", "taker", "--back").err
-    assert done.endswith(": finished. It could not be taken back. The agents were not asked, and not told.\n")
+    assert done.endswith(": finished. It could not be undone. The callbacks of the agents were not run.\n")
     assert (potters.agents.load("giver").messages, potters.agents.load("taker").messages) == (0, 1)
 
 
@@ -301,12 +301,12 @@ def test_resolving_as_json(hf: Hf, potters: holdfast.Store) -> None:
 
 def test_a_rollback(hf: Hf, potters: holdfast.Store) -> None:
     dry = hf("agent", "rollback", "anna", "1", "--dry-run")
-    assert "would go back to version 1: running, idle" in dry.err
-    assert "last in cooling" in hf("agent", "rollback", "anna", "cooling", "--dry-run").err
+    assert "would be rolled back to version 1: running, idle" in dry.err
+    assert "last version in state cooling" in hf("agent", "rollback", "anna", "cooling", "--dry-run").err
     assert hf("agent", "rollback", "anna", "1").code == 2  # nobody to ask
     before = potters.agents.load("anna").version
     done = hf("agent", "rollback", "anna", "1", "--yes")
-    assert done.err == f"anna is what it was at 1, as its version {before + 1}.\n"
+    assert done.err == f"Rolled anna back to 1, as version {before + 1}.\n"
     assert potters.agents.load("anna").fields == {"pots": 0}
     assert hf("agent", "list", "--prefix", "anna", "--json").records[0]["version"] == before + 1
     (record,) = hf("agent", "rollback", "anna", "cooling", "--yes", "--json").records
@@ -323,7 +323,7 @@ def test_an_agent_is_exported(hf: Hf, potters: holdfast.Store, tmp_path: Path) -
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8")) == printed
     assert not [*tmp_path.glob("*.part"), *tmp_path.glob(".*.part")]
     (told,) = hf("agent", "export", "anna", "anna.json", "--version", "1", "--json").records
-    assert (told["agent"], told["file"]) == ("anna", "anna.json")
+    assert (told["id"], told["file"]) == ("anna", "anna.json")
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8"))["state"]["conversation"] == []
     assert hf("agent", "export", "anna", "--json").code == 2
     assert hf("agent", "export", "anna", "nowhere/anna.json").code == 3
@@ -332,7 +332,7 @@ def test_an_agent_is_exported(hf: Hf, potters: holdfast.Store, tmp_path: Path) -
 def test_an_exported_agent_is_imported(hf: Hf, potters: holdfast.Store, tmp_path: Path) -> None:
     hf("agent", "export", "anna", "anna.json")
     assert hf("agent", "import", "anna.json").code == 4  # she is there
-    assert hf("agent", "import", "anna.json", "--id", "anna-2").err == "anna-2 is there, with 20 messages.\n"
+    assert hf("agent", "import", "anna.json", "--id", "anna-2").err == "Imported anna-2 with 20 messages.\n"
     twin = potters.agents.restore("anna-2")
     assert (twin.pots, twin.conversation[-1]["content"], twin.state) == (1, "word 19", "idle")
     (record,) = hf("agent", "import", "-", "--id", "anna-3", "--json", typed=hf("agent", "export", "anna").out).records
@@ -367,9 +367,9 @@ def test_help_shows_examples_as_lines(hf: Hf) -> None:
 
 
 def test_an_agent_is_deleted(hf: Hf, potters: holdfast.Store) -> None:
-    assert hf("agent", "delete", "anna", "--dry-run").err == "anna would go, with all of its history.\n"
+    assert hf("agent", "delete", "anna", "--dry-run").err == "Would delete anna with all of its history.\n"
     assert hf("agent", "delete", "anna").code == 2
-    assert hf("agent", "delete", "anna", "--yes").err == "anna is deleted, with all of its history.\n"
+    assert hf("agent", "delete", "anna", "--yes").err == "Deleted anna with all of its history.\n"
     assert hf("agent", "show", "anna").code == 3
     (record,) = hf("agent", "delete", "ben", "--yes", "--json").records
     assert record["deleted"]
@@ -382,7 +382,7 @@ def test_a_damaged_agent(hf: Hf, potters: holdfast.Store) -> None:
     run(backend.apply([Put(STEPS, damaged)]))
     shown = hf("agent", "show", "anna")
     assert shown.code == 5
-    assert "Older versions may be whole" in shown.err
+    assert "Older versions may be intact" in shown.err
     assert hf("agent", "list", "--prefix", "anna").code == 0
     last = str(len(rows) - 1)
     assert hf("agent", "history", "anna", "-n", "1", "--json").records[0]["version"] == len(rows)

@@ -84,14 +84,14 @@ def test_it_goes_on_after_a_cursor(noted: Hf, url: str) -> None:
 
 
 def test_nothing_is_recorded(hf: Hf) -> None:
-    assert "Nothing is recorded" in hf("audit").err
+    assert "There are no such records" in hf("audit").err
     assert hf("audit", "--json").out == ""
 
 
 def test_verify(noted: Hf, url: str) -> None:
     sound = noted("audit", "verify")
     assert sound.code == 0
-    assert sound.out.startswith("sound (")
+    assert sound.out.startswith("OK (")
     assert noted("audit", "verify", "--json").records[0]["ok"]
     alter(url)
     found = noted("audit", "verify")
@@ -107,7 +107,7 @@ def test_an_export_is_checked_without_the_store(noted: Hf, url: str, tmp_path: P
     done = noted("audit", "export", "audit.jsonl")
     assert (done.code, len(done.out.strip())) == (0, 64)
     checked = kit.run("audit", "check", "audit.jsonl")
-    assert (checked.code, checked.out.startswith("sound (")) == (0, True)
+    assert (checked.code, checked.out.startswith("OK (")) == (0, True)
     assert kit.run("audit", "check", "audit.jsonl", "--json").records[0]["ok"]
     (again,) = noted("audit", "export", "second.jsonl", "--json").records
     assert again["digest"] == done.out.strip()
@@ -139,7 +139,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--actor", "b"], 2, "Such as agent:researcher"),
     (["--since", "someday"], 2, "is no time"),
     (["--after", "nonsense"], 2, "cursor"),
-    (["--actor", "agent:b", "verify"], 2, "--actor chooses rows to be shown: verify takes all"),
+    (["--actor", "agent:b", "verify"], 2, "--actor is an option of the list: verify uses"),
     (["check", "nope.jsonl"], 3, "there is no such file"),
     (["check", "plain.json/x"], 2, "cannot be read"),
     (["check", "."], 2, "is a directory"),

@@ -33,8 +33,8 @@ def test_branches_are_listed(hf: Hf) -> None:
 
 
 def test_branches_are_made(hf: Hf) -> None:
-    assert hf("branch", "t1", "new").out == "Branch new starts at c5.\n"
-    assert hf("branch", "t1", "old", "other~1").out == "Branch old starts at b3.\n"
+    assert hf("branch", "t1", "new").out == "Started branch new at c5.\n"
+    assert hf("branch", "t1", "old", "other~1").out == "Started branch old at b3.\n"
     assert names(hf) == ["main", "other", "new", "old"]
     again = hf("branch", "t1", "new")
     assert (again.code, "already" in again.err) == (4, True)
@@ -43,13 +43,13 @@ def test_branches_are_made(hf: Hf) -> None:
 
 
 def test_branches_are_renamed(hf: Hf) -> None:
-    assert hf("branch", "t1", "-m", "other", "another").out == "other is another now.\n"
+    assert hf("branch", "t1", "-m", "other", "another").out == "Renamed other to another.\n"
     assert names(hf) == ["main", "another"]
     assert hf("branch", "t1", "-m", "another").code == 2
     assert hf("branch", "t1", "-m", "main", "trunk").code == 2
     assert hf("branch", "t1", "-m", "nope", "x").code == 3
     assert hf("branch", "t1", "--rename", "another", "more", "--json").records == [
-        {"thread": "t1", "branch": "another", "renamed": "more"}
+        {"thread": "t1", "name": "more", "renamed_from": "another"}
     ]
 
 
@@ -64,7 +64,7 @@ def test_branches_are_deleted(hf: Hf) -> None:
     assert (asked.code, "--yes" in asked.err) == (2, True)
     assert names(hf) == ["main", "other"]
     gone = hf("branch", "t1", "-D", "other", "-y", "--json").records
-    assert gone == [{"thread": "t1", "branch": "other", "deleted": True, "checkpoints": ["b3", "b4"]}]
+    assert gone == [{"thread": "t1", "name": "other", "ids": ["b3", "b4"], "deleted": True}]
     assert names(hf) == ["main"]
     hf("branch", "t1", "empty")
     assert hf("branch", "t1", "-d", "empty").code == 0  # nothing is lost, and so nobody is asked
@@ -76,7 +76,7 @@ def test_branches_are_deleted(hf: Hf) -> None:
 
 def test_people_are_asked_before_a_branch_is_deleted(url: str) -> None:
     with kit.Terminal(*kit.command("--store", url, "branch", "t1", "-D", "other")) as terminal:
-        terminal.expect("Delete other of t1, and 2 checkpoints that nothing else has?")
+        terminal.expect("Delete other of t1, and 2 checkpoints that only they have?")
         terminal.send("n\n")
         terminal.expect("Nothing was changed.")
     with kit.Terminal(*kit.command("--store", url, "branch", "t1", "-D", "other")) as terminal:
@@ -90,7 +90,7 @@ def test_people_are_asked_before_a_branch_is_deleted(url: str) -> None:
 
 def test_switch(hf: Hf, url: str) -> None:
     switched = hf("switch", "t1", "other")
-    assert switched.out.startswith("t1 goes on with other, at ")
+    assert switched.out.startswith("Switched t1 to other, at ")
     assert hf("show", "t1", "--path", "count").out == "400\n"
     assert hf("switch", "t1", "-c", "fresh", "c1").code == 0
     with holdfast.open(url) as store:
@@ -102,9 +102,9 @@ def test_switch(hf: Hf, url: str) -> None:
 
 
 def test_fork(hf: Hf, url: str) -> None:
-    assert hf("fork", "t1", "plain", "c2").out == "Branch plain starts at c2.\n"
+    assert hf("fork", "t1", "plain", "c2").out == "Started branch plain at c2.\n"
     edited = hf("fork", "t1", "edited", "c2", "--set", "count=7", "--set", "plan.goal=rest", "--remove", "messages")
-    assert edited.out.startswith("Branch edited starts at c2 and goes on with ")
+    assert edited.out.startswith("Started branch edited at c2, with ")
     with holdfast.open(url) as store:
         assert store.get("t1", at="edited").state == {"count": 7, "plan": {"goal": "rest"}}
     assert hf("fork", "t1", "other").code == 4
@@ -135,7 +135,7 @@ def test_tags_and_labels_are_listed(hf: Hf) -> None:
         ["seen", "c1"],
         ["seen", "c4"],
     ]
-    assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "ids": ["c1"]}]
+    assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "id": "c1"}]
     assert hf("label", "t1", "--json").records == [{"thread": "t1", "label": "seen", "ids": ["c1", "c4"]}]
     for command in ("tag", "label"):
         assert hf(command, "t2").out == ""
@@ -158,12 +158,14 @@ def test_tags_and_labels_are_added(hf: Hf, url: str) -> None:
 
 
 def test_tags_and_labels_are_removed(hf: Hf, url: str) -> None:
-    assert hf("label", "t1", "-d", "seen", "c4").out == "The label seen was removed from c4.\n"
-    assert hf("label", "t1", "-d", "seen", "c4").out == "The label seen was removed from none.\n"
-    assert hf("label", "t1", "-d", "seen").out == "The label seen was removed from c1.\n"
+    assert hf("label", "t1", "-d", "seen", "c4").out == "Removed the label seen from c4.\n"
+    assert hf("label", "t1", "-d", "seen", "c4").out == "Removed the label seen from none.\n"
+    assert hf("label", "t1", "-d", "seen").out == "Removed the label seen from c1.\n"
     assert hf("label", "t1", "-d", "seen").code == 3
     assert hf("tag", "t1", "-d", "seen").code == 3
-    assert hf("tag", "t1", "-d", "good", "--json").records == [{"thread": "t1", "tag": "good", "removed_from": ["c1"]}]
+    assert hf("tag", "t1", "-d", "good", "--json").records == [
+        {"thread": "t1", "tag": "good", "id": "c1", "removed": True}
+    ]
     assert hf("tag", "t1", "-d", "good").code == 3
     with holdfast.open(url) as store:
         assert (store.thread("t1").tags(), store.thread("t1").labels()) == ({}, {})

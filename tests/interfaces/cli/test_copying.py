@@ -38,7 +38,7 @@ def test_copying_all(hf: Run, url: str, tmp_path: Path) -> None:
     assert result.out.startswith("Copied 3 threads: ")
     assert threads(other) == NAMES
     assert hashes(other, "t1") == hashes(url, "t1")
-    assert hf("copy", other).out.startswith("Copied 3 threads, 3 of them there already: 0 rows")
+    assert hf("copy", other).out.startswith("Copied 3 threads, 3 of them existed already: 0 rows")
 
 
 def test_copying_some_to_a_path(hf: Run, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_there_and_back(hf: Run, url: str, tmp_path: Path, name: str) -> None:
     assert (exported.code, exported.err) == (0, "")
     assert exported.out.startswith("Exported 3 threads: ")
     dry = kit.run("import", file, "--dry-run", store=url)
-    assert dry.out == "Would import 0 threads; 3 there already\n"
+    assert dry.out == "Would import 0 threads; 3 existed already\n"
     imported = kit.run("import", file, store=other)
     assert imported.code == 0
     assert imported.out.startswith("Imported 3 threads: ")
@@ -128,7 +128,7 @@ def test_through_pipes(url: str, tmp_path: Path) -> None:
 def test_no_room_for_two_kinds_of_json(hf: Run) -> None:
     result = hf("export", "-", "--json")
     assert result.code == exit_codes.USAGE
-    assert "name a file" in result.err
+    assert "needs a file" in result.err
 
 
 def test_states_as_json(hf: Run, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_deleting(hf: Run, url: str) -> None:
     assert result.out.startswith("Deleted 2 threads: 9 checkpoints, ")
     assert threads(url) == ["chat/anna"]
     (record,) = hf("delete", "chat/anna", "--yes", "--json").records
-    assert (record["threads"], record["checkpoints"], record["dry_run"]) == (["chat/anna"], 1, False)
+    assert (record["threads"], record["steps"], record["dry_run"]) == (["chat/anna"], 1, False)
 
 
 def test_deleting_what_is_not_there_deletes_nothing(hf: Run, url: str) -> None:
@@ -229,12 +229,12 @@ def test_people_are_asked(url: str) -> None:
     names = [f"many{n:02}" for n in range(12)]
     with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
         terminal.expect("and 2 more")
-        terminal.expect("Delete 12 threads for good?")
+        terminal.expect("Delete 12 threads permanently?")
         terminal.send("n\n")
         assert terminal.wait() == exit_codes.ERROR
     assert len(threads(url)) == 15
     with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
-        terminal.expect("for good?")
+        terminal.expect("permanently?")
         terminal.send("y\n")
         terminal.expect("Deleted 12 threads")
         assert terminal.wait() == 0

@@ -163,7 +163,7 @@ def test_what_is_not_there(hf: Run) -> None:
 def test_blame(hf: Run) -> None:
     done = hf("blame", "t1", "messages")
     assert done.code == 0
-    assert done.lines[0].split() == ["CHECKPOINT", "STEP", "WHEN", "BY", "PLACE", "VALUE"]
+    assert done.lines[0].split() == ["CHECKPOINT", "STEP", "WHEN", "BY", "PATH", "VALUE"]
     rows = [line.split() for line in done.lines[1:]]
     assert [(row[0], row[1]) for row in rows] == [(f"c{n}", str(n)) for n in range(6)]
     assert done.lines[2].endswith("loop  messages[1]  assistant: message 1")

@@ -35,7 +35,7 @@ def may(hf: Hf, who: str, right: str, scope: str, *key: str) -> bool:
 
 
 def test_a_grant_is_given_used_and_revoked(shared: Hf) -> None:
-    assert shared("grant").err == "Nothing is granted.\n"
+    assert shared("grant").err == "There are no grants.\n"
     assert shared("state", "get", "agent:a", "plan", "--as", "agent:b").code == 1
     given = shared("grant", "agent:b", "read", "agent:a")
     assert (given.code, given.err) == (0, "agent:b may read agent:a.\n")
@@ -45,7 +45,7 @@ def test_a_grant_is_given_used_and_revoked(shared: Hf) -> None:
     listed = shared("grant", "list").lines
     assert listed[0].split() == ["ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY"]
     assert listed[1].split() == [id, "agent:b", "read", "agent:a"]
-    assert shared("grant", "revoke", id).err == f"agent:b has no longer the grant {id}.\n"
+    assert shared("grant", "revoke", id).err == f"Revoked the grant {id} to agent:b.\n"
     revoked = shared("state", "get", "agent:a", "plan", "--as", "agent:b", "--json")
     assert (revoked.code, revoked.error["code"]) == (1, "grant-revoked")
     assert shared("grant", "list").out == ""
@@ -115,8 +115,8 @@ def test_roles(shared: Hf, tmp_path: Path) -> None:
     assert not may(shared, "agent:c", "read", "agent:a", "plan")
     assert shared("grant", "unassign", "auditor", "agent:c").code == 3
     assert shared("grant", "drop", "auditor").code == 2
-    assert shared("grant", "drop", "auditor", "--dry-run").err == "The role auditor would be forgotten.\n"
-    assert shared("grant", "drop", "auditor", "--yes").err == "The role auditor is forgotten.\n"
+    assert shared("grant", "drop", "auditor", "--dry-run").err == "Would delete the role auditor.\n"
+    assert shared("grant", "drop", "auditor", "--yes").err == "Deleted the role auditor.\n"
     assert shared("grant", "drop", "auditor", "--yes").code == 3
     assert shared("grant", "assign", "auditor", "agent:c").code == 3
 
@@ -125,7 +125,7 @@ def test_children(shared: Hf) -> None:
     shared("state", "set", "user:alice/agent:w", "x", "1")
     assert shared("grant", "parents").out == ""
     assert shared("state", "get", "user:alice/agent:w", "x", "--as", "user:alice").code == 1
-    assert shared("grant", "allow-children", "user:alice").err == "user:alice may read its children's scopes.\n"
+    assert shared("grant", "allow-children", "user:alice").err == "user:alice may read the scopes of its children.\n"
     assert shared("state", "get", "user:alice/agent:w", "x", "--as", "user:alice").out == "1\n"
     assert shared("grant", "parents").lines == ["user:alice"]
     assert shared("grant", "parents", "--json").records == [{"who": "user:alice"}]
@@ -144,10 +144,10 @@ def test_somebody_is_cut_off(shared: Hf, url: str) -> None:
     assert shared("grant", "cut-off", "agent:b").code == 2
     assert may(shared, "agent:b", "write", "agent:a", "plan")
     with kit.in_terminal("grant", "cut-off", "agent:b", "--store", url) as terminal:
-        terminal.expect("Take all rights from agent:b? [y/N]:")
+        terminal.expect("Revoke all rights of agent:b? [y/N]:")
         terminal.send("y\r")
         assert terminal.wait() == 0
-    assert f"{planned['rights']} rights of agent:b taken away." in terminal.plain
+    assert f"Revoked {planned['rights']} rights of agent:b." in terminal.plain
     assert planned["rights"] == 4
     assert not may(shared, "agent:b", "read", "agent:a", "plan")
 
@@ -178,7 +178,7 @@ def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
 
 
 WRONG: list[tuple[list[str], int, str]] = [
-    (["agentb", "read", "agent:a"], 2, "'agentb' is no command, and no identity or group either"),
+    (["agentb", "read", "agent:a"], 2, "'agentb' is neither a command nor an identity or group"),
     (["agent:b", "raed", "agent:a"], 2, "'read', 'write', 'both'"),
     (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),

@@ -20,7 +20,7 @@ def test_hits_are_lines_of_thread_checkpoint_place_and_text(hf: Hf) -> None:
     result = hf("grep", '"message 4"')
     assert result.code == 0
     assert result.lines == ["t1:c4:messages[4].content: message 4"]
-    assert "Looked at 10 checkpoints, without an index" in result.err
+    assert "Searched 10 checkpoints without an index" in result.err
     assert hf("grep", "-q", '"message 4"').err == ""
 
 
@@ -83,7 +83,7 @@ def test_a_query_that_starts_with_a_dash(hf: Hf) -> None:
 
 def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
     result = hf("grep", "--index", "message")
-    assert "The index has the words of 3 threads; 10 steps were new." in result.err
+    assert "Indexed 3 threads; 10 steps were new." in result.err
     assert "without an index" not in result.err
     assert len(result.lines) == 6
     with holdfast.open(url) as store:

@@ -91,7 +91,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["a", "prun"], "Did you mean prune?"),
     (["a", "tidy", "--every", "often"], "comes a duration"),
     (["a", "tidy", "--schedule", "on sundays"], "does not begin with 'on'"),
-    (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "give one of them"),
+    (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "not both"),
     (["a", "tidy", "--set", "x"], "KEY=VALUE"),
     (["a", "tidy", "--set", "x=1"], "no setting 'x'"),
 ]
@@ -191,7 +191,7 @@ def test_ctrl_c_ends_a_run_between_two_steps(url: str, hf: Hf, tmp_path: Path) -
     with kit.halted("--store", url, "jobs", "run", "a", after=3, until=go_on) as terminal:
         terminal.expect("halted")  # it is under way
         terminal.send("\x03")
-        terminal.expect("Ending after this step")
+        terminal.expect("Stopping after this step")
         go_on.touch()
         assert terminal.wait() == 130
     (last,) = hf("jobs", "log", "a", "--json").records

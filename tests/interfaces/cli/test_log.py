@@ -12,14 +12,15 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.urls import compose
-from holdfast.interfaces.cli.log import LogReader
+from holdfast.store import LogReader
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
 
 
 def first_words(result: kit.Result) -> list[str]:
-    return [line.split()[0] for line in result.lines]
+    """The ids: the number of the step comes before them."""
+    return [line.split()[1] for line in result.lines]
 
 
 def test_the_history_of_the_latest(hf: Hf) -> None:
@@ -38,7 +39,7 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
 def test_one_line_each(hf: Hf) -> None:
     found = hf("log", "t1", "--oneline")
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
-    assert found.lines[1].startswith("c4 (label: seen) user: message 4 [messages[5], count=4] (")
+    assert found.lines[1].startswith("#4 c4 (label: seen) user: message 4 [messages[5], count=4] (")
 
 
 def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
@@ -63,7 +64,7 @@ def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
             talk.append(message)
             store.put("talk", {"messages": talk})
         store.put("talk", {"messages": talk, "n": 1})
-    lines = [line.partition(" ")[2] for line in hf("log", "talk", "--oneline").lines]
+    lines = [line.split(" ", 2)[2] for line in hf("log", "talk", "--oneline").lines]
     assert lines[0].startswith("(HEAD -> main) n=1 (")
     for line, (_, start) in zip(reversed(lines[1:-1]), said, strict=True):
         assert line.startswith(start)
@@ -76,11 +77,11 @@ def test_internal_channels_are_for_those_who_ask(url: str, hf: Hf) -> None:
         store.put("graph", {**inner, "n": 1}, id="g0")
         store.put("graph", {"n": 1}, id="g1")
     g1, g0 = hf("log", "graph", "--oneline").lines
-    assert g1.startswith("g1 (HEAD -> main) only internal channels (")
-    assert g0.startswith("g0 n=1 (")
+    assert g1.startswith("#1 g1 (HEAD -> main) only internal channels (")
+    assert g0.startswith("#0 g0 n=1 (")
     g1, g0 = hf("log", "graph", "--oneline", "--all-channels").lines
-    assert g1.startswith("g1 (HEAD -> main) -__checkpoint__, -branch:to:model, -join:a+b:c (")
-    assert g0.startswith("g0 __checkpoint__{1}, branch:to:model=null, join:a+b:c[1], n=1 (")
+    assert g1.startswith("#1 g1 (HEAD -> main) -__checkpoint__, -branch:to:model, -join:a+b:c (")
+    assert g0.startswith("#0 g0 __checkpoint__{1}, branch:to:model=null, join:a+b:c[1], n=1 (")
     assert hf("log", "graph", "--json").records[1]["changed"] == [*inner, "n"]
     assert "__checkpoint__" not in hf("log", "graph", "-p").out
     assert "__checkpoint__ (added)" in hf("log", "graph", "-p", "--all-channels").out
@@ -117,15 +118,15 @@ def test_where_it_starts(hf: Hf) -> None:
 def test_a_graph(hf: Hf) -> None:
     found = hf("log", "t1", "--graph", "--oneline", "--all")
     assert [line[: line.index(" (") if " (" in line else None].rstrip() for line in found.lines] == [
-        "* b4",
-        "* b3 count=300",
-        "| * c5",
-        "| * c4",
-        "| * c3 assistant: message 3 [messages[4], count=3]",
+        "* other#4 b4",
+        "* other#3 b3 count=300",
+        "| * #5 c5",
+        "| * #4 c4",
+        "| * #3 c3 assistant: message 3 [messages[4], count=3]",
         "|/",
-        "* c2 user: message 2 [messages[3], count=2]",
-        "* c1",
-        "* c0 user: message 0 [messages[1], count=0]",
+        "* #2 c2 user: message 2 [messages[3], count=2]",
+        "* #1 c1",
+        "* #0 c0 user: message 0 [messages[1], count=0]",
     ]
     whole = hf("log", "t1", "--graph", "--all")
     assert "* checkpoint b4 (other)" in whole.lines
@@ -154,7 +155,8 @@ def test_as_json(hf: Hf) -> None:
     top = records[0]
     assert top["parents"] == ["c4"]
     assert top["metadata"] == {"source": "loop", "n": 5}
-    assert top["labels"] == ["HEAD -> main"]
+    assert (top["head"], top["branches"], top["revision"]) == (True, ["main"], "#5")
+    assert (records[4]["tags"], records[4]["labels"]) == (["good"], ["seen"])
     assert top["changed"] == ["messages", "count"]
     assert top["branch_name"] == "main"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", top["time"])
@@ -181,7 +183,7 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
     assert first_words(hf("log", "t1", "--oneline", "--where", "meta.n<4", "-n", "1")) == ["c3"]
     found = hf("log", "t1", "--graph", "--oneline", "--all", "--where", "-meta.n:2")
     assert "c2" not in found.out
-    assert found.lines[-1].startswith("* c0")
+    assert found.lines[-1].startswith("* #0 c0")
     wrong = hf("log", "t1", "--where", "nonsense:1")
     assert (wrong.code, wrong.out) == (2, "")
     assert "column 1" in wrong.err
@@ -236,7 +238,7 @@ def test_pruned_checkpoints_are_passed_by(url: str, hf: Hf) -> None:
             store.put("p", {"n": number}, id=f"p{number}")
         store.maintenance.prune(keep_last=2, threads=["p"])
     assert first_words(hf("log", "p", "--oneline")) == ["p4", "p3"]
-    assert [line.split()[1] for line in hf("log", "p", "--oneline", "--graph").lines] == ["p4", "p3"]
+    assert [line.split()[2] for line in hf("log", "p", "--oneline", "--graph").lines] == ["p4", "p3"]
 
 
 def test_a_damaged_checkpoint_is_shown_as_such(url: str, hf: Hf, tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ def test_a_damaged_checkpoint_is_shown_as_such(url: str, hf: Hf, tmp_path: Path)
     found = hf("log", "t1", "--oneline")
     assert found.code == 5
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
-    assert found.lines[2].startswith("c3 damaged: ")
+    assert found.lines[2].startswith("#3 c3 damaged: ")
     assert "Damaged:  " in hf("log", "t1").out
     assert [bool(record.get("damage")) for record in hf("log", "t1", "--json").records].index(True) == 2
 
@@ -255,10 +257,10 @@ def test_a_long_history_is_read_as_it_is_looked_at(url: str) -> None:
         for number in range(2000):
             together.put("long", {"n": number}, id=f"{number:05}")
     with holdfast.open(compose("metrics", store=url)) as store:
-        history = LogReader(store, "long")
-        history.start(None, False)
+        history = LogReader(store.thread("long"))
+        history.start()
         entries = history.entries()
-        assert [next(entries).visit.point.id for _ in range(30)] == [f"{n:05}" for n in range(1999, 1969, -1)]
+        assert [next(entries).id for _ in range(30)] == [f"{n:05}" for n in range(1999, 1969, -1)]
         few = int(store.status()["reads"])
         assert few < 12
         assert len(list(entries)) == 1970

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import holdfast
@@ -53,8 +54,8 @@ def test_clashes_are_told_by_place(hf: Hf, url: str) -> None:
     assert "both sides changed the same values differently: n, plan[1:2]" in refused.err
     records = hf("merge", "t", "draft", "--json").records
     assert records == [
-        {"clash": "n", "base": 0, "ours": 1, "theirs": 2},
-        {"clash": "plan[1:2]", "base": [], "ours": ["ours"], "theirs": ["theirs"]},
+        {"path": "n", "base": 0, "ours": 1, "theirs": 2},
+        {"path": "plan[1:2]", "base": [], "ours": ["ours"], "theirs": ["theirs"]},
     ]
     assert state(url) == before
 
@@ -77,7 +78,7 @@ def test_strategies(hf: Hf, url: str) -> None:
 def test_people_are_asked(hf: Hf, url: str) -> None:
     done = hf("merge", "t", "draft", "-i", typed="b\nx\nt\nb\n")
     assert done.code == 0
-    assert "Only of lists and texts both can be taken." in done.err
+    assert "Only lists and texts can be combined." in done.err
     assert done.err.count("both changed") == 2
     assert state(url) == {"n": 2, "plan": ["think", "ours", "theirs"], "text": "a\n", "theirs": True}
 
@@ -126,7 +127,7 @@ def test_in_a_terminal_with_an_editor(url: str, tmp_path: Path) -> None:
     editor.write_text(
         "import sys\n"
         "text = open(sys.argv[1]).read()\n"
-        "assert '// n: what is to be there' in text and '// theirs:\\n// 2' in text, text\n"
+        "assert '// n: the merged value as JSON' in text and '// theirs:\\n// 2' in text, text\n"
         "open(sys.argv[1], 'w').write('// mine\\n{\"$tuple\": [1, 2]}\\n')\n"
     )
     words = kit.command("--store", url, "merge", "t", "draft", "--interactive")
@@ -144,8 +145,7 @@ def test_ctrl_c_at_a_question(url: str) -> None:
     before = state(url)
     with kit.Terminal(*kit.command("--store", url, "merge", "t", "draft", "-i")) as terminal:
         terminal.expect("(q)uit [o]:")
-        terminal.send("\x03")
-        assert terminal.wait() == 130
+        assert terminal.interrupt() == 130
     assert state(url) == before
 
 
@@ -156,7 +156,7 @@ def test_ctrl_c_at_a_question(url: str) -> None:
 )
 def test_what_an_editor_leaves(monkeypatch: pytest.MonkeyPatch, written: str | None, value: Any) -> None:
     monkeypatch.setattr("click.edit", lambda text, extension: written)
-    found = command.edited(MergeConflict(("n",), 0, MISSING, {1, 2}))
+    found = command.edit(MergeConflict(("n",), 0, MISSING, {1, 2}))
     assert found == value if value is not None else found is command._ASK
 
 
@@ -170,8 +170,8 @@ def test_both(ours: Any, theirs: Any, value: Any) -> None:
 
 
 def test_an_answer_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = command._Asking(CliContext(), {})
+    asked = command.ConflictPrompt(CliContext(), {})
     answers = iter(["t"])
-    monkeypatch.setattr(command, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(click, "prompt", lambda *_, err: next(answers))
     clash = MergeConflict(("n",), 0, 1, 2)
     assert [asked(clash), asked(MergeConflict(("n",), 0, 1, 2))] == [2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -16,14 +17,13 @@ from holdfast.codec import default_codec
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Set
 from holdfast.engine.model.steps import Step, StepHeader
 from holdfast.engine.types import Checkpoint
-from holdfast.interfaces.cli import completion, progress
+from holdfast.history.step_summary import changed_channels, summarize
+from holdfast.interfaces.cli import meta, output
 from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.formatting import width
 from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.cli.output import Output, wants_color
-from holdfast.interfaces.cli.pager import pager_command
-from holdfast.interfaces.cli.step_summary import channel_name, summary
 
 
 class Screen(io.StringIO):
@@ -80,7 +80,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_paged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     screen = look(monkeypatch)
-    monkeypatch.setenv("PAGER", f"cat > {tmp_path}/paged")
+    monkeypatch.setenv("PAGER", f"tee {tmp_path}/paged")
     session = CliContext()
     session.out.page()
     session.out.page()
@@ -94,13 +94,23 @@ def test_what_is_paged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "command"),
-    [({}, "less"), ({"PAGER": "more"}, "more"), ({"PAGER": "cat"}, ""), ({"PAGER": "more", "HOLDFAST_PAGER": ""}, "")],
+    ("env", "paged"),
+    [
+        ({}, True),
+        ({"PAGER": "more"}, True),
+        ({"PAGER": "cat"}, False),
+        ({"PAGER": "more", "HOLDFAST_PAGER": ""}, False),
+    ],
 )
-def test_which_pager(env: dict[str, str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_a_pager_is_used(env: dict[str, str], paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    look(monkeypatch)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert pager_command() == command
+    monkeypatch.setattr(click, "get_pager_file", lambda _: nullcontext(io.StringIO()))
+    out = Output()
+    out.page()
+    assert out.paging is paged
+    out.close()
 
 
 def test_without_a_pager_output_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +125,26 @@ def test_without_a_pager_output_is_plain(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = look(monkeypatch)
-    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(output, "_BARS_EVERY", 0.0)
     session = CliContext()
-    with session.progress("Trying") as tell:
-        tell(1, 4, "a thing")
-        tell(3, None, "things")
-    assert "\rTrying [######" in screen.getvalue()
+    with session.progress("Trying") as progress:
+        progress(1, 4, "a thing")
+        progress(3, None, "things")
+    assert "Trying  [######-" in screen.getvalue()
     assert "\rTrying: 3 things\x1b[K" in screen.getvalue()
-    assert screen.getvalue().endswith("\r\x1b[K")
+    assert screen.getvalue().endswith("\r\x1b[K\x1b[?25h")
+
+
+def test_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with CliContext().progress("Trying") as progress:
+        progress(1, 4, "a thing")
+    assert capsys.readouterr().err == ""  # short work
+    monkeypatch.setattr(output, "_LINES_EVERY", 0.0)
+    with CliContext().progress("Trying") as progress:
+        progress(1, 4, "a thing")
+        progress(2000, None, "things")
+    assert capsys.readouterr().err == "Trying: 1 of 4 a thing\nTrying: 2,000 things\n"
 
 
 def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +152,7 @@ def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     session = CliContext()
     session.out.line("before")
     answers = iter([True, False])
-    monkeypatch.setattr("holdfast.interfaces.cli.prompt.agreed", lambda _: next(answers))
+    monkeypatch.setattr(click, "confirm", lambda _, err: next(answers))
     session.confirm("Really?", yes=False)
     with pytest.raises(click.exceptions.Exit):
         session.confirm("Really?", yes=False)
@@ -160,7 +182,7 @@ def test_completions(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_LINE", line)
     monkeypatch.setenv("HOLDFAST_STORE", url)
-    assert completion.complete(cli, "bash_complete") == 0
+    assert meta.complete(cli, "bash_complete") == 0
     assert [line.removeprefix("plain,") for line in capsys.readouterr().out.split()] == found
 
 
@@ -183,7 +205,7 @@ def test_what_a_step_changed_in_words() -> None:
             (named("word"), Set(default_codec.pack("hi"))),
         ),
     )
-    assert summary(Step(StepHeader("c"), edit)) == [
+    assert summarize(Step(StepHeader("c"), edit)) == [
         "messages +2 ~1 -2",
         "plan ~1 -1",
         "text",
@@ -193,7 +215,7 @@ def test_what_a_step_changed_in_words() -> None:
         'word="hi"',
         "-draft",
     ]
-    assert channel_name(b"\xc1") == "c1"
+    assert changed_channels(Step(StepHeader("c"), EditMap((b"\xc1",), ()))) == ["c1"]
 
 
 def test_records_of_all_kinds() -> None:

@@ -34,7 +34,7 @@ def test_a_dry_run_says_what_would_go_and_why(hf: Hf, url: str) -> None:
     assert ["keep", "c5"] in [each[:2] for each in words]
     assert ["drop", "c3"] in [each[:2] for each in words]
     assert any(each[:2] == ["keep", "c1"] and each[-4:] == ["tag", "good,", "label", "seen"] for each in words)
-    assert done.lines[-1].startswith("4 checkpoints of 1 thread would go, 4 kept; ")
+    assert done.lines[-1].startswith("4 checkpoints of 1 thread would be removed, 4 kept; ")
     assert len(ids(url)) == 8
 
 
@@ -76,7 +76,7 @@ def test_rules(hf: Hf, url: str, arguments: list[str], left: list[str]) -> None:
     done = hf("prune", *arguments, "--yes")
     assert done.code == 0, done.err
     assert ids(url) == left
-    assert ("larger than it may be" in done.err) == ("0.001KiB" in arguments)
+    assert ("exceed the limit by" in done.err) == ("0.001KiB" in arguments)
 
 
 @pytest.fixture
@@ -110,11 +110,11 @@ def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
 WRONG: list[tuple[list[str], str]] = [
     ([], "no rule says"),
     (["t1"], "no rule says"),
-    (["--keep-last", "3"], "no thread is named"),
-    (["t1", "--all", "--keep-last", "3"], "--all stands for all"),
+    (["--keep-last", "3"], "no thread is selected"),
+    (["t1", "--all", "--keep-last", "3"], "give --all or a selection"),
     (["t1", "--keep-last", "0"], "x>=1"),
-    (["t1", "--max-size", "much"], "is no size"),
-    (["t1", "--keep-within", "soon"], "no age"),
+    (["t1", "--max-size", "much"], "is not a size"),
+    (["t1", "--keep-within", "soon"], "no length of time"),
     (["t1", "--keep-where", "meta.n<"], ""),
     (["t1", "--prefix", "t", "--keep-last", "3"], "by name, or by a prefix"),
 ]
@@ -143,17 +143,16 @@ def test_no_such_thread(hf: Hf) -> None:
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\r", 0, 4), ("n\r", 1, 8), ("\x03", 130, 8)])
 def test_it_asks_in_a_terminal(url: str, answer: str, code: int, left: int) -> None:
     with kit.in_terminal("prune", "t1", "--keep-last", "2", "--store", url, "--no-pager") as terminal:
-        terminal.expect("4 checkpoints of 1 thread would go")
-        terminal.expect("Go on?")
-        terminal.send(answer)
-        assert terminal.wait() == code
+        terminal.expect("4 checkpoints of 1 thread would be removed")
+        terminal.expect("Continue?")
+        assert terminal.answer(answer) == code
     assert len(ids(url)) == left
 
 
 def test_nothing_to_do_is_not_asked_about(url: str) -> None:
     with kit.in_terminal("prune", "t1", "--keep-last", "20", "--store", url, "--no-pager") as terminal:
         assert terminal.wait() == 0
-    assert "Go on?" not in terminal.text
+    assert "Continue?" not in terminal.text
 
 
 def test_interrupted_in_the_middle(tmp_path: Path) -> None:
@@ -225,10 +224,10 @@ def test_orphans(hf: Hf, url: str) -> None:
         run(backend.apply([Put(NODES, Row(("", "t1", 99, b"node"), (), b"x" * 100))]))
         run(backend.apply([Put(NODES, Row(("", "gone", 1, b"node"), (), b"x" * 100))]))
     done = hf("prune", "--orphans", "--dry-run")
-    assert done.lines[-1].startswith("1 row of orphans would go")
+    assert done.lines[-1].startswith("1 orphaned row would be removed")
     assert "gone: 1 row" in done.out
-    assert "goes later" in done.out
+    assert "to be removed later" in done.out
     done = hf("prune", "--orphans", "--grace", "0s", "--yes", "--json")
     assert done.records[-1]["total"]["orphans"]["rows"] == 2
     done = hf("prune", "--all", "--keep-last", "1", "--orphans", "--grace", "0s", "--yes")
-    assert done.lines[-1] == "0 rows of orphans removed, 0 B."
+    assert done.lines[-1] == "0 orphaned rows removed, 0 B."

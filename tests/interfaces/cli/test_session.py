@@ -22,7 +22,7 @@ def test_a_session_from_start_to_end(hf: Hf) -> None:
     assert "Status:   active" in shown.lines
     assert shown.lines[-1] == "seen: 3"
     ended = hf("session", "end", "chat-1", "-m", "user left")
-    assert ended.err == "chat-1 has ended; its state is archived.\n"
+    assert ended.err == "Ended chat-1; its state is archived.\n"
     assert hf("session", "end", "chat-1").code == 0
     shown = hf("session", "show", "chat-1", "--full")
     assert "Status:   archived" in shown.lines
@@ -32,7 +32,7 @@ def test_a_session_from_start_to_end(hf: Hf) -> None:
     assert (refused.code, refused.error["code"]) == (1, "session-ended")
     assert hf("session", "resume", "chat-1").err == "chat-1 is active.\n"
     assert hf("state", "get", "user:alice/session:chat-1", "seen").out == "3\n"
-    assert hf("session", "touch", "chat-1").err == "chat-1 was touched.\n"
+    assert hf("session", "touch", "chat-1").err == "Renewed chat-1.\n"
 
 
 def test_the_same_as_json(hf: Hf) -> None:
@@ -92,7 +92,7 @@ def test_expired_sessions_are_collected(hf: Hf, url: str) -> None:
     planned = hf("session", "collect", "--dry-run")
     assert [line.split()[:2] for line in planned.lines[1:]] == [["old", "expired"]]
     done = hf("session", "collect")
-    assert done.err.startswith("1 session ended, 0 forgotten")
+    assert done.err.startswith("Ended 1 session, deleted 0")
     assert hf("session", "show", "old", "--json").records[0]["reason"] == "expired"
     assert hf("session", "show", "new", "--json").records[0]["status"] == "active"
     assert hf("session", "collect", "--json").records[0]["ended"] == 0
@@ -102,12 +102,11 @@ def test_deleting_asks(hf: Hf, url: str) -> None:
     hf("session", "start", "s1")
     assert hf("session", "delete", "s1").code == 2
     with kit.in_terminal("session", "delete", "s1", "--store", url) as terminal:
-        terminal.expect("Delete the session s1, and all of its state? [y/N]:")
-        terminal.send("\x03")
-        assert terminal.wait() == 130
+        terminal.expect("Delete the session s1 with all of its state? [y/N]:")
+        assert terminal.interrupt() == 130
     assert hf("session", "show", "s1").code == 0
-    assert hf("session", "delete", "s1", "--dry-run").err == "s1 would go, with all of its state.\n"
-    assert hf("session", "delete", "s1", "--yes").err == "s1 is deleted, with all of its state.\n"
+    assert hf("session", "delete", "s1", "--dry-run").err == "Would delete s1 with all of its state.\n"
+    assert hf("session", "delete", "s1", "--yes").err == "Deleted s1 with all of its state.\n"
     assert hf("session", "delete", "s1", "--yes").code == 3
 
 

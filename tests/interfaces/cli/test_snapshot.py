@@ -41,7 +41,7 @@ class TestAgents:
         assert made.records[0]["description"] == "before the move"
         done = kit.run("snapshot", "restore", "c1.hfsnap", "--create", store="sqlite:///other.db")
         assert done.code == 0, done.err
-        assert "c1 is in the store" in done.err
+        assert "Restored c1" in done.err
         with holdfast.open("sqlite:///other.db") as store:
             assert store.agents.load("c1").fields["count"] == 7
 
@@ -95,7 +95,7 @@ def test_what_is_langchains_is_not_thawed_here(tmp_path: Path) -> None:
 
 def test_verify(tmp_path: Path) -> None:
     messages(tmp_path / "good.hfsnap")
-    assert kit.run("snapshot", "verify", "good.hfsnap").lines == ["sound good.hfsnap"]
+    assert kit.run("snapshot", "verify", "good.hfsnap").lines == ["OK good.hfsnap"]
     data = bytearray((tmp_path / "good.hfsnap").read_bytes())
     data[-9] ^= 1
     (tmp_path / "bad.hfsnap").write_bytes(data)
@@ -103,18 +103,18 @@ def test_verify(tmp_path: Path) -> None:
     assert (alone.code, alone.error["code"]) == (exit_codes.INTEGRITY, "snapshot-corrupt")
     both = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap", "missing.hfsnap", "--json")
     assert both.code == exit_codes.INTEGRITY
-    assert [(each["file"], each["sound"]) for each in both.records] == [
+    assert [(each["file"], each["ok"]) for each in both.records] == [
         ("good.hfsnap", True),
         ("bad.hfsnap", False),
         ("missing.hfsnap", False),
     ]
     assert "holdfast repair" not in alone.error["hint"]  # which is for stores
     elsewhere = kit.run("snapshot", "verify", "ftp://host/x.hfsnap", "good.hfsnap", "--json")
-    assert [each["sound"] for each in elsewhere.records] == [False, True]
+    assert [each["ok"] for each in elsewhere.records] == [False, True]
     told = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap")
-    assert told.lines[0] == "sound good.hfsnap"
+    assert told.lines[0] == "OK good.hfsnap"
     assert told.lines[1].startswith("DAMAGED bad.hfsnap: ")
-    assert "1 snapshot of 2" in told.err
+    assert "1 of 2 snapshots" in told.err
 
 
 def test_list(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_list(tmp_path: Path) -> None:
     (tmp_path / "d\x1b.hfsnap").write_text("no snapshot")
     (tmp_path / "e.txt").write_text("something else")
     listed = kit.run("snapshot", "list")
-    assert listed.lines[0].split() == ["SNAPSHOT", "KIND", "NAME", "MADE", "SIZE", "DESCRIPTION"]
+    assert listed.lines[0].split() == ["SNAPSHOT", "KIND", "NAME", "CREATED", "SIZE", "DESCRIPTION"]
     assert len(listed.lines) == 5
     assert "\x1b" not in listed.out
     assert "cannot be read" in listed.lines[4]
@@ -145,7 +145,7 @@ def test_delete(tmp_path: Path) -> None:
         messages(tmp_path / f"{name}.hfsnap")
     (tmp_path / "bad.hfsnap").write_text("no snapshot")
     (tmp_path / "notes.txt").write_text("precious")
-    assert "would be deleted" in kit.run("snapshot", "delete", "a.hfsnap", "--dry-run").err
+    assert "Would delete" in kit.run("snapshot", "delete", "a.hfsnap", "--dry-run").err
     asked = kit.run("snapshot", "delete", "a.hfsnap")
     assert asked.code == exit_codes.USAGE
     assert kit.run("snapshot", "delete", "a.hfsnap", "bad.hfsnap", "--yes").code == exit_codes.INTEGRITY

@@ -159,13 +159,13 @@ def test_scopes_are_listed(filled: Hf) -> None:
     ]
     (one,) = filled("state", "list", "--after", RESEARCHER, "-n", "1", "--json").records
     assert (one["scope"], one["keys"], one["version"]) == ("agent:researcher/step:fetch", 1, 1)
-    assert "No scope matches" in filled("state", "list", "--prefix", "nope").err
+    assert "No scopes match" in filled("state", "list", "--prefix", "nope").err
 
 
 def test_a_store_without_state_says_so(hf: Hf) -> None:
-    assert "No scope has any state" in hf("state").err
-    assert hf("state", "list", RESEARCHER).err == "It is empty.\n"
-    assert hf("state", "list", RESEARCHER, "--values").err == "It is empty.\n"
+    assert "There are no scopes" in hf("state").err
+    assert hf("state", "list", RESEARCHER).err == "The scope is empty.\n"
+    assert hf("state", "list", RESEARCHER, "--values").err == "The scope is empty.\n"
     assert hf("state", "list", RESEARCHER, "--values", "--json").out == ""
 
 
@@ -202,7 +202,7 @@ def test_what_a_key_was(filled: Hf) -> None:
     assert value(filled, RESEARCHER, "plan", "--at", "now") == {"goal": "tides", "done": 1}
     assert filled("state", "get", RESEARCHER, "mood", "--at", "2").out == "curious"
     gone = filled("state", "get", RESEARCHER, "mood", "--at", "1")
-    assert (gone.code, "there was no such key then" in gone.err) == (3, True)
+    assert (gone.code, "there was no such key at that time" in gone.err) == (3, True)
     assert filled("state", "get", RESEARCHER, "plan", "--at", "1h").code == 3
     later = filled("state", "get", RESEARCHER, "plan", "--at", "99", "--json")
     assert (later.code, later.error["message"]) == (3, "there is no version 99, or it was pruned")
@@ -223,8 +223,8 @@ def test_history(filled: Hf) -> None:
     values = filled("state", "history", RESEARCHER, "--values", "--json").records
     assert ["value" in each for each in values] == [False, True, True, True]
     assert len(filled("state", "history", RESEARCHER, "--before", "3", "-n", "1").lines) == 2
-    assert "Nothing was changed" in filled("state", "history", "agent:nobody").err
-    assert "was never in" in filled("state", "history", RESEARCHER, "nope").err
+    assert "agent:nobody has no changes" in filled("state", "history", "agent:nobody").err
+    assert "never had the key" in filled("state", "history", RESEARCHER, "nope").err
 
 
 def test_diff(filled: Hf) -> None:
@@ -253,21 +253,21 @@ def test_times_to_expire_are_not_shown_as_keys(filled: Hf) -> None:
 def test_rollback(filled: Hf) -> None:
     before = filled("state", "list", RESEARCHER, "--values").out
     planned = filled("state", "rollback", RESEARCHER, "1", "--dry-run")
-    assert (planned.code, planned.lines) == (0, ["mood would go", "plan would be set back"])
+    assert (planned.code, planned.lines) == (0, ["mood would be deleted", "plan would be rolled back"])
     (told,) = filled("state", "rollback", RESEARCHER, "1", "--dry-run", "--json").records
     assert told["changes"] == {"mood": "delete", "plan": "set"}
     refused = filled("state", "rollback", RESEARCHER, "1")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert filled("state", "list", RESEARCHER, "--values").out == before
     done = filled("state", "rollback", RESEARCHER, "1", "--key", "plan", "--yes")
-    assert (done.out, done.err) == ("", "1 key of agent:researcher rolled back.\n")
+    assert (done.out, done.err) == ("", "Rolled back 1 key of agent:researcher.\n")
     assert value(filled, RESEARCHER, "plan") == {"goal": "tides", "done": 0}
     assert value(filled, RESEARCHER, "mood") == "curious"
     (told,) = filled("state", "rollback", RESEARCHER, "1", "--yes", "--json").records
     assert told["changed"] == 1
-    assert "as it was then" in filled("state", "rollback", RESEARCHER, "1", "--yes").err
+    assert "Nothing has changed since then" in filled("state", "rollback", RESEARCHER, "1", "--yes").err
     assert filled("state", "rollback", RESEARCHER, "1", "--yes", "--json").records[0]["changed"] == 0
-    assert filled("state", "rollback", RESEARCHER, "0", "--dry-run").lines == ["plan would go"]
+    assert filled("state", "rollback", RESEARCHER, "0", "--dry-run").lines == ["plan would be deleted"]
 
 
 def test_rollback_asks_on_a_terminal(filled: Hf, url: str) -> None:
@@ -292,7 +292,7 @@ def test_keys_are_deleted_all_or_none(filled: Hf) -> None:
     assert filled("state", "list", RESEARCHER).lines == ["mood", "plan"]
     assert (
         filled("state", "delete", RESEARCHER, "mood", "plan", "--dry-run").err
-        == "2 keys of agent:researcher would go.\n"
+        == "Would delete 2 keys of agent:researcher.\n"
     )
     assert filled("state", "delete", RESEARCHER, "nope", "--dry-run").code == 3
     done = filled("state", "delete", RESEARCHER, "mood", "plan", "mood", "--json").records
@@ -303,21 +303,23 @@ def test_keys_are_deleted_all_or_none(filled: Hf) -> None:
 
 def test_all_keys_are_deleted_only_after_a_yes(filled: Hf) -> None:
     assert filled("state", "delete", RESEARCHER, "--all").code == 2
-    assert filled("state", "delete", RESEARCHER, "--all", "--dry-run").err == "2 keys of agent:researcher would go.\n"
+    assert (
+        filled("state", "delete", RESEARCHER, "--all", "--dry-run").err == "Would delete 2 keys of agent:researcher.\n"
+    )
     assert filled("state", "list", RESEARCHER).lines == ["mood", "plan"]
-    assert filled("state", "delete", RESEARCHER, "--all", "--yes").err == "2 keys of agent:researcher deleted.\n"
+    assert filled("state", "delete", RESEARCHER, "--all", "--yes").err == "Deleted 2 keys of agent:researcher.\n"
     assert filled("state", "list", RESEARCHER).lines == []
-    assert filled("state", "delete", RESEARCHER, "--all").err == "0 keys of agent:researcher deleted.\n"
-    assert filled("state", "rollback", RESEARCHER, "3", "--yes").err == "2 keys of agent:researcher rolled back.\n"
+    assert filled("state", "delete", RESEARCHER, "--all").err == "Deleted 0 keys of agent:researcher.\n"
+    assert filled("state", "rollback", RESEARCHER, "3", "--yes").err == "Rolled back 2 keys of agent:researcher.\n"
 
 
 def test_scopes_are_copied_and_moved(filled: Hf) -> None:
-    assert filled("state", "copy", RESEARCHER, "agent:writer").err == "2 keys copied to agent:writer.\n"
+    assert filled("state", "copy", RESEARCHER, "agent:writer").err == "Copied 2 keys to agent:writer.\n"
     assert filled("state", "copy", RESEARCHER, "agent:writer").code == 4
     assert filled("state", "copy", RESEARCHER, "agent:writer", "--overwrite", "--json").records[0]["copied"] == 2
     assert filled("state", "copy", RESEARCHER, RESEARCHER).code == 2
     assert filled("state", "move", RESEARCHER, "agent:writer").code == 4
-    assert filled("state", "move", RESEARCHER, "agent:third").err == "2 keys moved to agent:third.\n"
+    assert filled("state", "move", RESEARCHER, "agent:third").err == "Moved 2 keys to agent:third.\n"
     assert filled("state", "list", RESEARCHER).lines == []
     assert value(filled, "agent:third", "mood") == "curious"
 
@@ -358,7 +360,7 @@ def test_acting_as_an_identity(filled: Hf) -> None:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    (["set", RESEARCHER, "mood", "curious"], """Give --text for a text, or write it as JSON: '"curious"'"""),
+    (["set", RESEARCHER, "mood", "curious"], """Give --text for text, or write it as JSON: '"curious"'"""),
     (["set", RESEARCHER, "mood", ""], "the value is not JSON"),
     (["set", RESEARCHER, "mood", "1", "--text", "--bytes"], "give one of them"),
     (["set", RESEARCHER, "mood", "1", "--ttl", "soon"], "is no duration"),
@@ -367,15 +369,15 @@ WRONG: list[tuple[list[str], str]] = [
     (["set", "robot:x", "mood", "1"], "there is no kind of scope 'robot'"),
     (["set", RESEARCHER, "a/../b", "1"], "has a segment '..'"),
     (["set", RESEARCHER, "x" * 300, "1"], "at most 256 characters"),
-    (["patch", RESEARCHER, "plan", "done"], "a change is PLACE=VALUE"),
+    (["patch", RESEARCHER, "plan", "done"], "a change is PATH=VALUE"),
     (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
     (["patch", RESEARCHER, "plan"], "a patch changes something"),
     (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
     (["patch", RESEARCHER, "mood", "a=1"], "what is there is no dict"),
-    (["delete", RESEARCHER], "keys are named, or --all is given"),
-    (["delete", RESEARCHER, "plan", "--all"], "keys are named, or --all is given"),
-    (["delete", RESEARCHER, "a", "b", "--expected", "1"], "a version is expected of one key"),
-    (["list", "--values"], "no scope is named"),
+    (["delete", RESEARCHER], "give keys or --all"),
+    (["delete", RESEARCHER, "plan", "--all"], "give keys or --all"),
+    (["delete", RESEARCHER, "a", "b", "--expected", "1"], "--expected needs exactly one key"),
+    (["list", "--values"], "--values needs a scope"),
     (["list", RESEARCHER, "--pattern", "*" * 20], "at most 16 stars"),
     (["expire", RESEARCHER, "plan", "later"], "is no duration"),
     (["watch", RESEARCHER, "--cursor", "nonsense"], "cursor"),
@@ -437,7 +439,7 @@ def test_a_watch_goes_on_from_a_cursor_without_a_gap(filled: Hf) -> None:
     assert (fourth["action"], "value" in fourth) == ("delete", False)
     shown = filled("state", "watch", RESEARCHER, "--cursor", "", "--pattern", "mo*", "-n", "1")
     assert shown.lines[0].endswith("set mood = curious (version 2)")
-    assert "To go on after this: holdfast state watch agent:researcher --cursor " in shown.err
+    assert "To continue: holdfast state watch agent:researcher --cursor " in shown.err
 
 
 def test_a_watch_tells_that_a_scope_is_gone_or_pruned(filled: Hf, url: str) -> None:

@@ -156,12 +156,10 @@ def test_questions(answer: str, code: int, said: str) -> None:
     assert said in terminal.text
 
 
-@pytest.mark.parametrize("seen", ["Destroy it?", "Destroy it? [y/N]:"])
-def test_ctrl_c_is_an_answer_too(seen: str) -> None:
+def test_ctrl_c_is_an_answer_too() -> None:
     with trial() as terminal:
-        terminal.expect(seen)
-        terminal.send("\x03")
-        assert terminal.wait() == 130
+        terminal.expect("Destroy it? [y/N]:")
+        assert terminal.interrupt() == 130
     assert "Destroyed" not in terminal.text
     assert "Traceback" not in terminal.text
 
@@ -169,7 +167,7 @@ def test_ctrl_c_is_an_answer_too(seen: str) -> None:
 def test_progress_in_a_terminal() -> None:
     with trial("--yes") as terminal:
         assert terminal.wait() == 0
-    assert "Trying [########################] 100% 5/5 thing \\x1b[31m" in terminal.text
+    assert "Trying  [########################]  5/5" in terminal.text
     assert "Counting: 7 things" in terminal.text
     assert "\r\x1b[K" in terminal.text
     with trial("--yes", columns=30) as terminal:
@@ -180,15 +178,6 @@ def test_progress_in_a_terminal() -> None:
     with trial("--yes", "--quiet") as terminal:
         assert terminal.wait() == 0
     assert "Trying" not in terminal.text
-
-
-def test_progress_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.interfaces.cli.progress import ProgressBar, _span
-
-    progress = ProgressBar("Trying")
-    assert progress._text(50, 100, "", 10.0).rstrip() == f"Trying [{'#' * 12}{'.' * 12}]  50% 50/100, 10s left"
-    assert progress._text(100, 100, "", 10.0).rstrip() == f"Trying [{'#' * 24}] 100% 100/100"
-    assert [_span(9), _span(75), _span(7322)] == ["9s", "1m15s", "2h02m"]
 
 
 def test_in_tmux(long: str, tmp_path: Path) -> None:

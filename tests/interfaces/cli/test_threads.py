@@ -7,9 +7,16 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
+from holdfast import PersistentAgent
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
+
+
+class Noter(PersistentAgent, name="cli-noter"):
+    """An agent with notes."""
+
+    notes: list[str] = []
 
 
 def names(result: kit.Result) -> list[str]:
@@ -56,38 +63,37 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
 
 
 def test_none(hf: Hf) -> None:
-    assert hf("threads", "nope") == (0, "", "No thread matches.\n")
-    assert hf("threads", "--where", "steps>1000") == (0, "", "No thread matches.\n")
+    assert hf("threads", "nope") == (0, "", "No threads match.\n")
+    assert hf("threads", "--where", "steps>1000") == (0, "", "No threads match.\n")
     assert hf("threads", "--tenant", "none") == (0, "", "There are no threads.\n")
     assert hf("threads", "nope", "-q") == (0, "", "")
 
 
 def test_more_than_a_page(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.interfaces.cli.threads._PAGE", 2)
-    monkeypatch.setattr("holdfast.interfaces.cli.stats._PAGE", 2)
     assert names(kit.run("threads", store=url)) == ["chat/anna", "t1", "t2"]
     assert kit.run("stats", "--json", store=url).records[0]["threads"] == 3
 
 
 def test_stats(hf: Hf) -> None:
     lines = hf("stats").lines
-    assert lines[0].startswith("Store:        sqlite:///")
-    assert "Threads:      3" in lines
-    assert any(line.startswith("Steps:        10 in 4 branches, ") for line in lines)
-    assert any(line.startswith("Largest:      t1 (") for line in lines)
-    assert "Durable:      yes" in lines
+    assert lines[0].startswith("Store:    sqlite:///")
+    assert "Contents: 3 threads" in lines
+    assert any(line.startswith("Steps:    10 in 4 branches, ") for line in lines)
+    assert any(line.startswith("Largest:  thread t1 (") for line in lines)
+    assert "Durable:  yes" in lines
     (record,) = hf("stats", "--json").records
     assert (record["threads"], record["steps"], record["branches"]) == (3, 10, 4)
     assert record["largest"] == "t1"
-    assert record["store_bytes"] > record["bytes"]
+    assert record["bytes"] > record["line_bytes"]
 
 
 def test_stats_of_little(url: str) -> None:
     found = kit.run("stats", "--tenant", "nobody", store=url)
-    assert "Tenant:  nobody" in found.lines
-    assert "Threads: 0" in found.lines
+    assert "Tenant:   nobody" in found.lines
+    assert "Contents: no threads" in found.lines
     found = kit.run("stats", store="memory://")
-    assert any(line.startswith("Durable: no") for line in found.lines)
+    assert any(line.startswith("Durable:  no") for line in found.lines)
 
 
 def test_stats_tell_how_a_store_of_several_is_doing(url: str) -> None:
@@ -95,3 +101,54 @@ def test_stats_tell_how_a_store_of_several_is_doing(url: str) -> None:
     assert any(line.startswith("Retried:") for line in found.lines)
     with holdfast.open(url) as store:
         assert store.thread("t1").info().steps == 8
+
+
+def test_all_kinds_are_counted_alike(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        store.state(agent="researcher")["goal"] = "find message 4"
+        store.sessions.start("s1", user="alice").state["mood"] = "calm"
+        agent = Noter().attach(store, "notes-1")
+        agent.notes.append("a message to the sea")
+        agent.start()
+        agent.stop()
+    kinds = {"threads": 3, "agents": 1, "scopes": 1, "sessions": 1}
+    (counted,) = hf("stats", "--json").records
+    (verified,) = hf("verify", "--json").records
+    assert {name: counted[name] for name in kinds} == {name: verified[name] for name in kinds} == kinds
+    assert (counted["system"], counted["steps"]) == (verified["system"], verified["steps"])
+    listed = hf("threads", "--kind", "all", "--json").records
+    assert len(listed) == sum(kinds.values()) + counted["system"]
+    assert sum(each["steps"] for each in listed) == counted["steps"]
+    assert "3 threads, 1 agent, 1 scope, 1 session, " in hf("stats").out
+    assert "3 threads, 1 agent, 1 scope, 1 session, " in hf("verify").out
+    for kind, name in (("agent", "notes-1"), ("scope", "agent:researcher"), ("session", "user:alice/session:s1")):
+        assert hf("threads", "--kind", kind, "--names").lines == [name]
+        assert hf("threads", "--kind", kind, "x", "--names").lines == []
+    found = [line.partition(":")[0] for line in hf("grep", "message").lines]
+    assert set(found) == {"t1", "agent notes-1", "scope agent"}
+    assert hf("grep", "sea", "--kind", "thread").code == 3
+
+
+NEAR = [
+    ("show chat/ana", "chat/anna"),
+    ("verify chat-anna", "chat/anna"),
+    ("prune chat/ann --keep-last 1 --dry-run", "chat/anna"),
+    ("tag t1 -d god", "good"),
+    ("switch t1 othe", "other"),
+    ("jobs run nigthly", "nightly"),
+    ("agent show note", "notes-1"),
+    ("state get agent:resercher goal", "agent:researcher"),
+]
+
+
+def test_similar_names_are_suggested(url: str, hf: Hf, subtests: pytest.Subtests) -> None:
+    with holdfast.open(url) as store:
+        store.jobs.add("nightly", "verify")
+        store.state(agent="researcher")["goal"] = 1
+        Noter().attach(store, "notes-1").stop()
+    for typed, name in NEAR:
+        with subtests.test(typed=typed):
+            found = hf(*typed.split())
+            assert found.code == 3
+            assert f"Did you mean {name}?" in found.err
+    assert "Did you mean" not in hf("log", "quite-another").err

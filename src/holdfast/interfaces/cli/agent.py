@@ -1,4 +1,4 @@
-"""`holdfast agent`: the agents that are kept in a store, without the code that they were made with."""
+"""`holdfast agent`: the agents in a store, without their code."""
 
 from __future__ import annotations
 
@@ -7,48 +7,61 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.agent_history import diff, handed_over, history, in_short, rollback, transitions
-from holdfast.interfaces.cli.agent_transfer import transfer, transfers
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, pairs, yes_option
+from holdfast.interfaces.cli.agent_history import (
+    describe_pending,
+    diff,
+    history,
+    is_handed_over,
+    rollback,
+    transfer,
+    transfers,
+    transitions,
+)
+from holdfast.interfaces.cli.base import (
+    CliContext,
+    all_pages,
+    command,
+    dry_run_option,
+    group,
+    limit_option,
+    pairs,
+    yes_option,
+)
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.json_output import encode, plain
-from holdfast.interfaces.cli.scope_args import acting, as_option
+from holdfast.interfaces.cli.scope_args import as_option, open_as
 
 if TYPE_CHECKING:
-    from holdfast.agents.storage.listing import AgentInfo
-    from holdfast.agents.storage.record import AgentRecord
-    from holdfast.store.identity_view import IdentityView
-    from holdfast.store.store import Store
+    from holdfast.agents import AgentInfo, AgentRecord
+    from holdfast.store import IdentityView, Store
 
-_PAGE = 200
 _HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA")
 _TOOL_HEADS = ("TOOL", "MAY", "PERMISSIONS", "USES", "FAILURES", "DENIED", "SECONDS", "LAST ERROR")
 _COLORS = {"running": "green", "failed": "red", "stopped": "dim", "paused": "yellow"}
 _STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
-_ENDS = {"forward": "finished", "back": "taken back", "none": "left as it is"}
-_LEFT = {
-    "transition": "Its action was not run: see to it that what it does is done.",
-    "lifecycle": "What the agent does for it was not run.",
-    "transfer": "The agents were not asked, and not told.",
+_ENDS = {"forward": "finished", "back": "undone", "none": "unchanged"}
+_NOT_RUN = {
+    "transition": "Its action was not run: make sure that its effects are done.",
+    "lifecycle": "The callbacks of the agent were not run.",
+    "transfer": "The callbacks of the agents were not run.",
 }
 _PARTS = ("configuration", "fields", "context", "workflow", "metadata")
 
 
 def agent_record(found: AgentRecord) -> dict[str, Any]:
-    """An agent as a record, without its messages."""
+    """Return an agent as a record, without its messages."""
     return {
         "id": found.id,
-        "class": found.kind,
+        "kind": found.kind,
         "schema": found.schema,
         "status": found.status,
         "state": found.state,
@@ -66,9 +79,9 @@ def agent_record(found: AgentRecord) -> dict[str, Any]:
 
 @group("agent", invoke_without_command=True)
 def agent(session: CliContext) -> None:
-    """List and look at agents, see their transitions, resolve what a crash left half-done, export.
+    """List and show agents and their history, resolve changes that a crash interrupted, transfer and export.
 
-    Nothing of this needs the code of the agents.
+    The code of the agents is not needed.
 
     \b
     holdfast agent list --status running
@@ -77,18 +90,18 @@ def agent(session: CliContext) -> None:
     holdfast agent resolve committer --back
     """
     if click.get_current_context().invoked_subcommand is None:
-        _list(session, acting(session, None), {}, "", None)
+        _list(session, open_as(session, None), {}, "", None)
 
 
 @command("list")
-@click.option("--class", "kind", metavar="NAME", help="Those of this class.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Those of this status.")
-@click.option("--state", metavar="NAME", help="Those whose machine is in this state.")
-@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Those that have this metadata; may be repeated.")
-@click.option("--pending", is_flag=True, help="Those of which something is half-done.")
-@click.option("--prefix", default="", metavar="TEXT", help="Those whose id begins with this.")
-@click.option("--after", default="", metavar="ID", help="Go on after this agent.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
+@click.option("--class", "kind", metavar="NAME", help="Only agents of this class.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only agents with this status.")
+@click.option("--state", metavar="NAME", help="Only agents in this state of their machine.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Only agents with this metadata; may be repeated.")
+@click.option("--pending", is_flag=True, help="Only agents with a pending change.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only agents whose id starts with this.")
+@click.option("--after", default="", metavar="ID", help="Start after this agent.")
+@limit_option()
 @as_option
 def list_(
     session: CliContext,
@@ -102,52 +115,46 @@ def list_(
     limit: int | None,
     identity: str | None,
 ) -> None:
-    """List the agents, in the order of their ids.
+    """List the agents, by id.
 
     \b
     holdfast agent list --class greeter --status running
     holdfast agent list --pending
     holdfast agent list --meta team=docs --json
     """
-    asked: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
-    asked["metadata"] = pairs(meta, "--meta")
-    _list(session, acting(session, identity), {name: each for name, each in asked.items() if each}, after, limit)
+    filters: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
+    filters["metadata"] = pairs(meta, "--meta")
+    _list(session, open_as(session, identity), {name: each for name, each in filters.items() if each}, after, limit)
 
 
 def _list(
-    session: CliContext, there: Store | IdentityView, asked: dict[str, Any], after: str, limit: int | None
+    session: CliContext, store: Store | IdentityView, filters: dict[str, Any], after: str, limit: int | None
 ) -> None:
-    def pages() -> Iterator[AgentInfo]:
-        last, size = after, min(limit or _PAGE, _PAGE)
-        while page := there.agents.list(**asked, after=last, limit=size):
-            yield from page
-            last = page[-1].id
+    def fetch(after: str, size: int) -> Sequence[AgentInfo]:
+        return store.agents.list(**filters, after=after, limit=size)
 
-    found = islice(pages(), limit)
+    listed = all_pages(fetch, lambda last: last.id, after, limit)
     if session.json:
-        session.emit_all(found)
+        session.emit_all(listed)
         return
     session.out.page()
-    now, widths = datetime.now(UTC), list[int]()
-    while page := list(islice(found, _PAGE)):
-        rows = [_row(each, now) for each in page]
-        widths = session.out.table(
-            _HEADS, rows, right=("VERSION", "MESSAGES"), shrink="METADATA", styles={"AGENT": "yellow"}, widths=widths
-        )
-    if not widths:
-        session.note("There are no such agents." if asked else "There are no agents.")
+    now = datetime.now(UTC)
+    rows = (_row(each, now) for each in listed)
+    right = ("VERSION", "MESSAGES")
+    if not session.out.long_table(_HEADS, rows, right=right, shrink="METADATA", styles={"AGENT": "yellow"}):
+        session.note("There are no such agents." if filters else "There are no agents.")
 
 
-def _row(found: AgentInfo, now: datetime) -> tuple[str, ...]:
-    counts = str(found.version), str(found.messages)
-    said = encode(found.metadata) if found.metadata else ""
-    status = "damaged" if found.damaged else found.status
-    return found.id, found.kind, status, found.state, *counts, ago(found.updated, now), found.pending, said
+def _row(info: AgentInfo, now: datetime) -> tuple[str, ...]:
+    counts = str(info.version), str(info.messages)
+    metadata = encode(info.metadata) if info.metadata else ""
+    status = "damaged" if info.damaged else info.status
+    return info.id, info.kind, status, info.state, *counts, ago(info.updated, now), info.pending, metadata
 
 
 @command("show")
 @click.argument("id", type=AGENT)
-@click.option("--version", type=click.IntRange(1), metavar="N", help="As it was at this version.")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Show this version.")
 @click.option(
     "-n",
     "--messages",
@@ -156,43 +163,43 @@ def _row(found: AgentInfo, now: datetime) -> tuple[str, ...]:
     default=12,
     show_default=True,
     metavar="N",
-    help="So many messages.",
+    help="Show the last N messages.",
 )
-@click.option("--full", is_flag=True, help="Show all messages, and do not shorten long values.")
+@click.option("--full", is_flag=True, help="Show all messages, and long values in full.")
 @as_option
 def show(session: CliContext, id: str, version: int | None, tail: int, full: bool, identity: str | None) -> None:
-    """Show an agent: its status and state, what it holds, its tools, the end of its conversation, and what is pending.
+    """Show an agent: its status, state, fields, tools, pending change and last messages.
 
     \b
     holdfast agent show committer
     holdfast agent show committer --version 12 --json
     """
-    from holdfast.interfaces.cli.value_view import ALL, ROOM, DisplayLimits, ValueWriter
+    from holdfast.interfaces.cli.value_view import ALL, SHORT, DisplayLimits, ValueWriter
 
-    there = acting(session, identity)
+    store = open_as(session, identity)
     try:
-        found = there.agents.load(id, version=version)
+        found = store.agents.load(id, version=version)
     except CorruptError:
-        session.note(f"Older versions may be whole: see holdfast agent history {id}, and show one with --version.")
+        session.note(f"Older versions may be intact: see holdfast agent history {id}, and show one with --version.")
         raise
     start = 0 if full else max(found.messages - tail, 0)
-    said = there.agents.messages(id, start=start, version=found.version) if tail or full else []
+    conversation = store.agents.messages(id, start=start, version=found.version) if tail or full else []
     if session.json:
-        session.emit(agent_record(found) | {"conversation": said})
+        session.emit(agent_record(found) | {"conversation": conversation})
         return
     out = session.out
     out.page()
     for line in _header(session, found):
         out.line(line)
-    values = ValueWriter(out, ALL if full else DisplayLimits(ROOM.characters, ROOM.items, max(tail, 1)))
+    values = ValueWriter(out, ALL if full else DisplayLimits(SHORT.characters, SHORT.items, max(tail, 1)))
     for part in _PARTS:
-        if held := getattr(found, part):
+        if value := getattr(found, part):
             out.line()
-            _write(session, values.channel(part, dict(held)))
+            _write(session, values.channel(part, dict(value)))
     _tools(session, found)
-    if said:
+    if conversation:
         out.line()
-        _write(session, values.stretch("conversation", said, start, found.messages))
+        _write(session, values.items("conversation", conversation, start, found.messages))
 
 
 def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
@@ -208,10 +215,10 @@ def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
     yield f"Messages: {found.messages:,}" + (f" ({found.tokens:,} tokens)" if found.tokens else "")
     if found.pending is not None:
         pending = found.pending
-        yield f"Pending:  {out.style(safe(in_short(pending)), 'red')}, begun {ago(pending.time)}"
-        yield "          Where no process is at it any more, the agent's next start resolves it. Or by hand:"
-        for way in ("--forward",) if handed_over(pending) else ("--back", "--forward"):
-            yield f"          holdfast agent resolve {shlex.quote(safe(found.id))} {way}"
+        yield f"Pending:  {out.style(safe(describe_pending(pending)), 'red')}, started {ago(pending.time)}"
+        yield "          If its process is gone, the agent's next start resolves it. Or manually:"
+        for option in ("--forward",) if is_handed_over(pending) else ("--back", "--forward"):
+            yield f"          holdfast agent resolve {shlex.quote(safe(found.id))} {option}"
 
 
 def _tools(session: CliContext, found: AgentRecord) -> None:
@@ -236,11 +243,11 @@ def _write(session: CliContext, lines: Iterator[str]) -> None:
 
 @command("messages")
 @click.argument("id", type=AGENT)
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last so many only.")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="As the conversation was at this version.")
+@limit_option()
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Show the conversation of this version.")
 @as_option
 def messages(session: CliContext, id: str, limit: int | None, version: int | None, identity: str | None) -> None:
-    """Show the conversation of an agent, from its first message to its last.
+    """Show the conversation of an agent, or its last messages.
 
     \b
     holdfast agent messages haiku -n 20
@@ -248,80 +255,77 @@ def messages(session: CliContext, id: str, limit: int | None, version: int | Non
     """
     from holdfast.interfaces.cli.value_view import ALL, ValueWriter
 
-    there = acting(session, identity)
-    found = there.agents.load(id, version=version)
+    store = open_as(session, identity)
+    found = store.agents.load(id, version=version)
     start = max(found.messages - (limit or found.messages), 0)
-    said = there.agents.messages(id, start, version=found.version)
+    conversation = store.agents.messages(id, start, version=found.version)
     if session.json:
-        session.emit_all(said)
+        session.emit_all(conversation)
         return
-    if not said:
+    if not conversation:
         session.note(f"{id} has no messages.")
         return
     session.out.page()
-    _write(session, ValueWriter(session.out, ALL).stretch("conversation", said, start, found.messages))
+    _write(session, ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages))
 
 
 @command("resolve")
 @click.argument("id", type=AGENT)
-@click.option("--forward", "way", flag_value="forward", help="Take it for done: what was begun is finished.")
-@click.option("--back", "way", flag_value="back", help="Take it back: all is as it was before.")
+@click.option("--forward", "direction", flag_value="forward", help="Finish the change.")
+@click.option("--back", "direction", flag_value="back", help="Undo the change.")
 @dry_run_option
 @as_option
 def resolve(
-    session: CliContext, id: str, way: Literal["forward", "back"] | None, dry_run: bool, identity: str | None
+    session: CliContext, id: str, direction: Literal["forward", "back"] | None, dry_run: bool, identity: str | None
 ) -> None:
-    """Resolve what a crash left half-done: a transition, a start, pause or stop, a transfer.
+    """Resolve a change that a crash interrupted: a transition, a start, pause or stop, a transfer.
 
-    Agents do this by themselves when they are started, by the policy of their class. This is for those whose policy
-    leaves it to a person, and for those that are not to be started. The code of the agent is not here, so that no
-    action is run: look what was done before you take it for done. A process that is still at it cannot finish it any
-    more: it gets a conflict.
+    Agents do this automatically when they start, by the policy of their class. This is for agents whose policy leaves
+    it to a person, and for those that are not to be started. No action is run, since the code of the agent is not here:
+    check its effects before you finish a change. A process that is still at it gets a conflict.
 
     \b
     holdfast agent resolve committer --back --dry-run
     holdfast agent resolve committer --forward
     """
-    if way is None:
-        raise click.UsageError("say how: --forward or --back")
-    there = acting(session, identity, write=not dry_run)
-    pending = there.agents.load(id).pending
+    if direction is None:
+        raise click.UsageError("give --forward or --back")
+    store = open_as(session, identity, write=not dry_run)
+    pending = store.agents.load(id).pending
     if pending is None:
-        told = {"agent": id, "pending": None, "resolved": "none", "dry_run": dry_run}
-        session.tell(f"Nothing of {id} is half-done.", told)
+        record: dict[str, Any] = {"agent": id, "pending": None, "resolved": "none", "dry_run": dry_run}
+        session.tell(f"{id} has no pending change.", record)
         return
-    what = f"{in_short(pending)}, begun {ago(pending.time)}"
+    what = f"{describe_pending(pending)}, started {ago(pending.time)}"
     if dry_run:
-        ends = "forward" if handed_over(pending) else way
-        planned = {"agent": id, "pending": pending.to_dict(), "resolved": ends, "dry_run": True}
-        session.tell(f"{what}: would be {_ENDS[ends]}.", planned)
+        resolved = "forward" if is_handed_over(pending) else direction
+        record = {"agent": id, "pending": pending.to_dict(), "resolved": resolved, "dry_run": True}
+        session.tell(f"{what}: would be {_ENDS[resolved]}.", record)
         return
-    done = there.agents.resolve(id, way)
-    left = f" {_LEFT[pending.kind]}" if done.resolved == "forward" and not done.ran else ""
-    instead = " It could not be taken back." if done.resolved != way else ""
-    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{left}", plain(done) | {"dry_run": False})
+    done = store.agents.resolve(id, direction)
+    not_run = f" {_NOT_RUN[pending.kind]}" if done.resolved == "forward" and not done.ran else ""
+    instead = " It could not be undone." if done.resolved != direction else ""
+    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", plain(done) | {"dry_run": False})
 
 
 @command("export")
 @click.argument("id", type=AGENT)
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="As it was at this version.")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Show this version.")
 @as_option
 def export(session: CliContext, id: str, file: str, version: int | None, identity: str | None) -> None:
-    """Write all that is kept of an agent, with its conversation, as a JSON document that people can read.
-
-    It goes to stdout unless a FILE is named.
+    """Write an agent, with its conversation, as a readable JSON document, by default to stdout.
 
     \b
     holdfast agent export committer committer.json
     holdfast agent export committer | jq .state.fields
     """
     if file == "-" and session.json:
-        raise click.UsageError("with --json there is no room for the document on stdout: name a file")
-    document = acting(session, identity).agents.export(id, version=version)
+        raise click.UsageError("--json needs a file: the document would mix with the record on stdout")
+    document = open_as(session, identity).agents.export(id, version=version)
     text = json.dumps(document, indent=2, ensure_ascii=False)
     if safe(text, lines=True) != text:
-        # What a terminal would obey, or UTF-8 has no form for, is written as JSON does that, to be read again.
+        # Escaped, since a terminal would obey it, or UTF-8 cannot encode it.
         text = json.dumps(document, indent=2)
     if file == "-":
         _write(session, iter(text.split("\n")))
@@ -338,16 +342,16 @@ def export(session: CliContext, id: str, file: str, version: int | None, identit
         new.replace(target)
     finally:
         new.unlink(missing_ok=True)
-    session.tell(f"Wrote {file}: {size(target.stat().st_size)}.", {"agent": id, "file": file, "version": version})
+    session.tell(f"Wrote {file}: {size(target.stat().st_size)}.", {"id": id, "file": file, "version": version})
 
 
 @command("import")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--id", metavar="ID", help="Under this id, and not the one that it had.")
-@click.option("--create", is_flag=True, help="Make the store, if it is not there.")
+@click.option("--id", metavar="ID", help="Import it under this id.")
+@click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
 def import_(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
-    """Save an agent from what `holdfast agent export` wrote, as one that was not there before. The file `-` is stdin.
+    """Import an agent that `holdfast agent export` wrote, as a new one. The file `-` is stdin.
 
     \b
     holdfast agent import committer.json --id committer-2
@@ -358,9 +362,9 @@ def import_(session: CliContext, file: str, id: str | None, create: bool, identi
     except FileNotFoundError:
         raise NotFoundError("there is no such file", where=file) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"the file is no JSON document: {error}", where=file) from None
-    made = acting(session, identity, write=True, create=create).agents.import_(document, id=id)
-    session.tell(f"{made.id} is there, with {plural(made.messages, 'message')}.", agent_record(made))
+        raise InvalidError(f"the file is not JSON: {error}", where=file) from None
+    imported = open_as(session, identity, write=True, create=create).agents.import_(document, id=id)
+    session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", agent_record(imported))
 
 
 @command("delete")
@@ -369,19 +373,19 @@ def import_(session: CliContext, file: str, id: str | None, create: bool, identi
 @yes_option
 @as_option
 def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
-    """Remove an agent for good, with its conversation and all of its history.
+    """Delete an agent permanently, with its conversation and history.
 
     \b
     holdfast agent delete committer --yes
     """
-    there = acting(session, identity, write=not dry_run)
-    last = there.agents.history(id, limit=1)[0]  # it can be deleted though it is damaged
+    store = open_as(session, identity, write=not dry_run)
+    last = store.agents.history(id, limit=1)[0]  # a damaged agent can be deleted, too
     if not dry_run:
-        session.confirm(f"Delete the agent {id}, with {plural(last.messages, 'message')}?", yes=yes)
-        there.agents.delete(id)
-    word = "would go" if dry_run else "is deleted"
-    told = {"agent": id, "version": last.version, "deleted": not dry_run, "dry_run": dry_run}
-    session.tell(f"{id} {word}, with all of its history.", told)
+        session.confirm(f"Delete the agent {id} with {plural(last.messages, 'message')}?", yes=yes)
+        store.agents.delete(id)
+    verb = "Would delete" if dry_run else "Deleted"
+    record = {"id": id, "version": last.version, "deleted": not dry_run, "dry_run": dry_run}
+    session.tell(f"{verb} {id} with all of its history.", record)
 
 
 for _each in (

@@ -1,50 +1,47 @@
-"""`holdfast agent transitions`, `history`, `diff` and `rollback`: what an agent went through, and going back."""
+"""`holdfast agent transitions`, `history`, `diff`, `rollback`, `transfer` and `transfers`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, limit_option, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.exit_codes import FINDINGS
-from holdfast.interfaces.cli.formatting import ago, clock, safe
-from holdfast.interfaces.cli.scope_args import acting, as_option
+from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
+from holdfast.interfaces.cli.scope_args import as_option, open_as
 
 if TYPE_CHECKING:
-    from holdfast.agents.storage.record import PendingChange
-    from holdfast.agents.storage.transition_log import TransitionRecord
-    from holdfast.interfaces.cli.progress import ProgressBar
-    from holdfast.store.identity_view import IdentityView
-    from holdfast.store.store import Store
+    from holdfast.agents import PendingChange, TransitionRecord
+    from holdfast.interfaces.cli.output import ProgressBar
+    from holdfast.store import IdentityView, Store
 
-_PAGE = 500
 _HEADS = ("TIME", "TRIGGER", "FROM", "TO", "OUTCOME", "TOOK", "BY", "ERROR")
+_TRANSFER_HEADS = ("TIME", "FROM", "TO", "PHASE", "MESSAGES", "BY", "REASON")
 _STEP_HEADS = ("VERSION", "SAVED", "KIND", "STATUS", "STATE", "MESSAGES", "BY")
 
 
-def in_short(pending: PendingChange) -> str:
-    """What is half-done, on a line."""
+def describe_pending(pending: PendingChange) -> str:
+    """Describe a pending change on one line."""
     what = f"transition {pending.trigger}" if pending.kind == "transition" else pending.trigger
-    return f"{what}, {pending.source} → {pending.target}{', not acknowledged' * handed_over(pending)}"
+    return f"{what}, {pending.source} → {pending.target}{', not acknowledged' * is_handed_over(pending)}"
 
 
-def handed_over(pending: PendingChange) -> bool:
-    """Whether it is a transfer of which only the acknowledgement is left: that cannot be taken back."""
+def is_handed_over(pending: PendingChange) -> bool:
+    """Return whether it is a transfer that only lacks its acknowledgement: that cannot be undone."""
     return pending.kind == "transfer" and pending.phase == "received"
 
 
 @command("transitions")
 @click.argument("id", type=AGENT)
 @click.option("--trigger", metavar="NAME", help="Only those of this trigger.")
-@click.option("--outcome", type=click.Choice(("ok", "error")), help="Only those that ended in this way.")
-@click.option("--mermaid", "form", flag_value="mermaid", help="Draw the machine, for Mermaid.")
-@click.option("--dot", "form", flag_value="dot", help="Draw the machine, for Graphviz.")
-@click.option("--before", metavar="CURSOR", help="Go on with what is older than the row of this cursor.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="So many at most; 100 in a table.")
+@click.option("--outcome", type=click.Choice(("ok", "error")), help="Only those with this outcome.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="Draw the state machine for Mermaid.")
+@click.option("--dot", "form", flag_value="dot", help="Draw the state machine for Graphviz.")
+@click.option("--before", metavar="CURSOR", help="Continue with those before the row of this cursor.")
+@limit_option(100)
 @as_option
 def transitions(
     session: CliContext,
@@ -53,14 +50,13 @@ def transitions(
     outcome: str | None,
     form: str | None,
     before: str | None,
-    limit: int | None,
+    limit: int,
     identity: str | None,
 ) -> None:
-    """Show the transitions of an agent's machine, the latest first; or draw the machine.
+    """Show the transitions of an agent's state machine, the latest first; or draw the machine.
 
-    A picture has the states and ways that were taken, with how often, and marks the state that the agent is in. What
-    was never taken is not in it: the code of the agent, which knows that, is not here. With --json every row has a
-    cursor for --before.
+    A diagram has the states and transitions that occurred, with their counts, and marks the current state. Those that
+    never occurred are only in the code of the agent. With --json every row has a cursor for --before.
 
     \b
     holdfast agent transitions committer -n 20
@@ -68,32 +64,30 @@ def transitions(
     holdfast agent transitions committer --mermaid
     holdfast agent transitions committer --dot | dot -Tsvg -o committer.svg
     """
-    there = acting(session, identity)
+    store = open_as(session, identity)
     if form is not None:
-        _draw(session, there, id, form)
+        _draw(session, store, id, form)
         return
-    asked = {"trigger": trigger, "outcome": outcome}
-    count = limit or 100
-    wanted = {name: each for name, each in asked.items() if each}
-    found = islice(_pages(there, id, before, wanted, min(count, _PAGE)), count)
+    filters = {name: each for name, each in (("trigger", trigger), ("outcome", outcome)) if each}
+    listed = _transitions(store, id, before, filters, limit)
     if session.json:
-        session.emit_all(found)
+        session.emit_all(listed)
         return
     session.out.page()
-    rows = [_row(each) for each in found]
+    rows = [_row(each) for each in listed]
     if rows:
         session.out.table(_HEADS, rows, right=("TOOK",), shrink="ERROR", styles={"TRIGGER": "yellow"})
     else:
-        session.note("There are no such transitions." if trigger or outcome else f"{id} has had no transitions.")
+        session.note("There are no such transitions." if filters else f"{id} has no transitions.")
 
 
-def _pages(
-    there: Store | IdentityView, id: str, before: str | None, asked: dict[str, Any], size: int
+def _transitions(
+    store: Store | IdentityView, id: str, before: str | None, filters: dict[str, Any], limit: int | None
 ) -> Iterator[TransitionRecord]:
-    last = before
-    while page := there.agents.transitions(id, before=last, limit=size, **asked):
-        yield from page
-        last = page[-1].cursor
+    def fetch(before: str | None, size: int) -> Sequence[TransitionRecord]:
+        return store.agents.transitions(id, before=before, limit=size, **filters)
+
+    return all_pages(fetch, lambda last: last.cursor, before, limit)
 
 
 def _row(each: TransitionRecord) -> tuple[str, ...]:
@@ -101,46 +95,45 @@ def _row(each: TransitionRecord) -> tuple[str, ...]:
     return clock(each.time), each.trigger, each.source, each.target, each.outcome, took, each.actor, each.error
 
 
-def _draw(session: CliContext, there: Store | IdentityView, id: str, form: str) -> None:
-    from holdfast.agents.storage import diagram
-    from holdfast.agents.storage.transition_log import count_transitions
+def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
+    from holdfast.agents import count_transitions, dot, mermaid
 
-    record = there.agents.load(id)
-    with session.progress("Counting") as tell:
-        taken = count_transitions(_told(_pages(there, id, None, {}, _PAGE), tell))
-    drawn = getattr(diagram, form)(None, taken, current=record.state)
+    record = store.agents.load(id)
+    with session.progress("Counting") as progress:
+        taken = count_transitions(_reported(_transitions(store, id, None, {}, None), progress))
+    diagram = (mermaid if form == "mermaid" else dot)(None, taken, current=record.state)
     if session.json:
-        ways = [
-            {**way._asdict(), "taken": taken.successes[way], "failed": taken.failures[way]}
-            for way in dict.fromkeys((*taken.successes, *taken.failures))
+        transitions = [
+            {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}
+            for each in dict.fromkeys((*taken.successes, *taken.failures))
         ]
-        session.emit({"agent": id, "state": record.state, "ways": ways, "form": form, "picture": drawn})
+        session.emit({"id": id, "state": record.state, "transitions": transitions, "format": form, "diagram": diagram})
         return
     session.out.page()
-    for line in drawn.splitlines():
+    for line in diagram.splitlines():
         session.out.line(safe(line))
 
 
-def _told(changes: Iterator[TransitionRecord], tell: ProgressBar) -> Iterator[TransitionRecord]:
-    for number, each in enumerate(changes, 1):
-        tell(number, None, each.trigger)
+def _reported(transitions: Iterator[TransitionRecord], progress: ProgressBar) -> Iterator[TransitionRecord]:
+    for number, each in enumerate(transitions, 1):
+        progress(number, None, each.trigger)
         yield each
 
 
 @command("history")
 @click.argument("id", type=AGENT)
-@click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Go on with what is older than this version.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many.")
+@click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Continue with those before this version.")
+@limit_option(100)
 @as_option
 def history(session: CliContext, id: str, before: int | None, limit: int, identity: str | None) -> None:
-    """Show how an agent was saved, the latest first: each step, with the version that it made.
+    """Show the saved versions of an agent, the latest first.
 
     \b
     holdfast agent history committer -n 20
     """
-    there = acting(session, identity)
-    older = None if before is None else there.agents.load(id, version=before).checkpoint
-    steps = there.agents.history(id, before=older, limit=limit)
+    store = open_as(session, identity)
+    older = None if before is None else store.agents.load(id, version=before).checkpoint
+    steps = store.agents.history(id, before=older, limit=limit)
     if session.json:
         session.emit_all(steps)
         return
@@ -159,26 +152,23 @@ def history(session: CliContext, id: str, before: int | None, limit: int, identi
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 @as_option
 def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: bool, identity: str | None) -> None:
-    """Show what differs between two versions of an agent: without B, A and the last one; without A, what the last
-    changed.
+    """Compare two versions of an agent: A with B, by default the last one. Without A, show what the last one changed.
 
     \b
     holdfast agent diff committer
     holdfast agent diff committer 3 7
     """
-    from holdfast.interfaces.cli.patches import painted
-
-    found = acting(session, identity).agents.diff(id, a, b)
+    changes = open_as(session, identity).agents.diff(id, a, b)
     if session.json:
-        told = found.to_json()
-        session.emit({"agent": id, "a": a, "b": b, "summary": told["summary"], "changes": told["changes"]})
-    elif found:
+        record = changes.to_json()
+        session.emit({"id": id, "a": a, "b": b, "summary": record["summary"], "changes": record["changes"]})
+    elif changes:
         session.out.page()
-        for line in found.lines():
-            session.out.line(painted(session.out, line))
+        for line in changes.lines():
+            session.out.line(session.out.diff_line(line))
     else:
         session.note("Nothing differs.")
-    if exit_code and found:
+    if exit_code and changes:
         raise click.exceptions.Exit(FINDINGS)
 
 
@@ -189,24 +179,90 @@ def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: 
 @yes_option
 @as_option
 def rollback(session: CliContext, id: str, to: str, dry_run: bool, yes: bool, identity: str | None) -> None:
-    """Make an agent what it was, in a new step: nothing of the history goes.
+    """Restore an older version of an agent, in a new step: its history is kept.
 
-    TO is a version, as in 12, or the name of a state: then it is what it was when it was last in that. Whatever the
-    agent did outside of the store stays done. A process that runs it gets a conflict when it saves.
+    TO is a version, such as 12, or a state of its machine: then it is the last version in that state. Effects outside
+    of the store are not undone. A process that runs the agent gets a conflict when it saves.
 
     \b
     holdfast agent rollback committer 12 --dry-run
     holdfast agent rollback committer idle --yes
     """
-    there = acting(session, identity, write=not dry_run)
-    now = there.agents.load(id)
-    meant = int(to) if to.isascii() and to.isdigit() else to
-    record: dict[str, Any] = {"agent": id, "to": to, "before": now.version, "dry_run": dry_run}
+    store = open_as(session, identity, write=not dry_run)
+    now = store.agents.load(id)
+    target = int(to) if to.isascii() and to.isdigit() else to
+    record: dict[str, Any] = {"id": id, "to": to, "before": now.version, "dry_run": dry_run}
     if dry_run:
-        then = there.agents.load(id, version=meant) if isinstance(meant, int) else None
-        what = f"its state when it was last in {to}" if then is None else f"version {to}: {then.status}, {then.state}"
-        session.tell(f"{id}, at version {now.version}, would go back to {what}.", record | {"version": None})
+        then = store.agents.load(id, version=target) if isinstance(target, int) else None
+        what = f"its last version in state {to}" if then is None else f"version {to}: {then.status}, {then.state}"
+        session.tell(f"{id}, at version {now.version}, would be rolled back to {what}.", record | {"version": None})
         return
-    session.confirm(f"Make {id} what it was at {to}?", yes=yes)
-    version = there.agents.rollback(id, meant).version
-    session.tell(f"{id} is what it was at {to}, as its version {version}.", record | {"version": version})
+    session.confirm(f"Roll {id} back to {to}?", yes=yes)
+    version = store.agents.rollback(id, target).version
+    session.tell(f"Rolled {id} back to {to}, as version {version}.", record | {"version": version})
+
+
+@command("transfer")
+@click.argument("source", type=AGENT)
+@click.argument("target", type=AGENT)
+@click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
+@click.option("--context", multiple=True, metavar="KEY=VALUE", help="Pass this on, too; may be repeated.")
+@dry_run_option
+@yes_option
+@as_option
+def transfer(
+    session: CliContext,
+    source: str,
+    target: str,
+    reason: str,
+    context: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    identity: str | None,
+) -> None:
+    """Transfer the conversation and the context of an agent to another, atomically.
+
+    The code of the agents is not run, so neither can refuse. A process that runs one of them gets a conflict when it
+    saves.
+
+    \b
+    holdfast agent transfer greeter haiku -m 'the greeter is gone' --yes
+    """
+    more = pairs(context, "--context")
+    store = open_as(session, identity, write=not dry_run)
+    sender, receiver = store.agents.load(source), store.agents.load(target)
+    what = f"{plural(sender.messages, 'message')} from {source} to {target}, which has {receiver.messages:,}"
+    if dry_run:
+        record = {"source": source, "target": target, "messages": sender.messages, "dry_run": True}
+        session.tell(f"Would transfer {what}.", record)
+        return
+    session.confirm(f"Transfer {what}?", yes=yes)
+    done = store.agents.transfer(source, target, context=more, reason=reason, accept=True)
+    session.tell(f"Transferred {plural(done.messages, 'message')} from {source} to {target}.", done)
+
+
+@command("transfers")
+@click.argument("id", type=AGENT)
+@limit_option(100)
+@as_option
+def transfers(session: CliContext, id: str, limit: int, identity: str | None) -> None:
+    """Show the transfers from and to an agent, the latest first, each with its phase.
+
+    \b
+    holdfast agent transfers greeter
+    """
+    listed = open_as(session, identity).agents.transfers(id, limit=limit)
+    if session.json:
+        session.emit_all(listed)
+        return
+    session.out.page()
+    rows = [
+        (clock(each.time), each.source, each.target, each.phase, f"{each.messages:,}", each.actor, each.reason)
+        for each in listed
+    ]
+    if rows:
+        session.out.table(
+            _TRANSFER_HEADS, rows, right=("MESSAGES",), shrink="REASON", styles={"FROM": "yellow", "TO": "yellow"}
+        )
+    else:
+        session.note(f"{id} has no transfers.")

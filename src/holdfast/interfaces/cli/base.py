@@ -1,35 +1,33 @@
-"""What every command has: the session, the shared options, and the decorators that make a function a command."""
+"""The base of commands: the context of a run, shared options, and the decorators that make a function a command."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import InvalidError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.output import Output, on_terminal, wants_color
+from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
-    from holdfast.interfaces.cli.progress import ProgressBar
-    from holdfast.store.store import Store
+    from holdfast.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 COLORS = ("auto", "always", "never")
+_PAGE = 200
 COMPLETE = "_HOLDFAST_COMPLETE"
-"""The variable with which a shell asks for completions."""
+"""The environment variable by which a shell asks for completions."""
 
 
 class CliContext:
-    """One run of the command line: its settings, its store, where its output goes.
-
-    The shared options are attributes: `store_name`, `tenant`, `json`, `pager`, `color`, `quiet`, `verbose`.
-    """
+    """One run of the command line: its shared options, its store and its output."""
 
     def __init__(self) -> None:
         self.store_name: str | None = None
@@ -43,62 +41,65 @@ class CliContext:
         self._output: Output | None = None
         self._store: Store | None = None
 
-    # The store ------------------------------------------------------------------------------------------------
-
     def open(self, *, write: bool = False, create: bool = False) -> Store:
-        """The store that the options name, for reading, or for writing. Made only with `create`. Closed at the end."""
+        """Open the store, read-only unless `write`. Only `create` creates it. It is closed at the end."""
         if self._store is None:
-            from holdfast.interfaces.cli.store_option import open_store
-
-            made = open_store(self.store_name, tenant=self.tenant, write=write or create, create=create)
-            self._store = self._stack.enter_context(made)
+            self._store = self.open_other(self.store_name, write=write, create=create)
         return self._store
 
-    def open_other(self, url: str, *, write: bool = False, create: bool = False) -> Store:
-        """Another store, of the same tenant. Closed at the end."""
-        from holdfast.interfaces.cli.store_option import open_store
+    def open_other(self, location: str | None, *, write: bool = False, create: bool = False) -> Store:
+        """Open another store, for the same tenant. It is closed at the end."""
+        from holdfast.store import open_existing
 
-        return self._stack.enter_context(open_store(url, tenant=self.tenant, write=write or create, create=create))
-
-    # What is said ---------------------------------------------------------------------------------------------
+        read_only = not (write or create)
+        return self._stack.enter_context(
+            open_existing(location, tenant=self.tenant, read_only=read_only, create=create)
+        )
 
     @property
     def out(self) -> Output:
-        """Stdout, for people: `line`, `style`, `table`. Call `out.page()` first where much may come."""
+        """The output as text: `line`, `style`, `table`. Call `out.page()` first if it may be long."""
         if self._output is None:
             self._output = Output(self.color, self.pager and not self.json)
         return self._output
 
     @property
     def paging(self) -> bool:
-        """Whether people look at the output in a pager."""
+        """Whether the output goes to a pager."""
         return self._output is not None and self._output.paging
 
     def emit(self, record: object) -> None:
-        """Write a record as a line of JSON. For `--json`, where stdout has nothing else."""
+        """Write a record as a line of JSON, for `--json`."""
         from holdfast.interfaces.cli.json_output import encode
 
         self.out.line(encode(record))
 
     def emit_all(self, records: Iterable[object]) -> None:
-        """Write records, one to a line, each as soon as it is there."""
+        """Write records, one to a line, each as soon as it is read."""
         for record in records:
             self.emit(record)
 
     def note(self, text: str) -> None:
-        """Tell people something on stderr, unless they want quiet. Programs have it in what they read."""
+        """Write a note to stderr, unless `--quiet` or `--json` is given."""
         if not self.quiet and not self.json:
             sys.stderr.write(f"{safe(text, lines=True)}\n")
 
     def tell(self, text: str, record: object) -> None:
-        """Say what was done: to people with `note`, to programs as a record."""
+        """Report a change: as a note, or as a record."""
         if self.json:
             self.emit(record)
         else:
             self.note(text)
 
+    def report(self, text: str, record: object) -> None:
+        """Write the result of a command: as text, or as a record."""
+        if self.json:
+            self.emit(record)
+        else:
+            self.out.line(safe(text))
+
     def warn(self, text: str) -> None:
-        """Tell on stderr of something that is not as it should be; also if they want quiet."""
+        """Write a warning to stderr, also with `--quiet`."""
         if self.json:
             from holdfast.interfaces.cli.json_output import encode
 
@@ -108,33 +109,29 @@ class CliContext:
         sys.stderr.write(f"{mark} {safe(text, lines=True)}\n")
 
     def progress(self, title: str) -> ProgressBar:
-        """A callback `(done, total, what)` that draws a bar on stderr: `with session.progress("Verifying") as tell:`"""
-        from holdfast.interfaces.cli.progress import ProgressBar
-
-        return ProgressBar(title, shown=not self.quiet)
+        """A callback `(done, total, what)` that draws a bar on stderr, used in a `with` block."""
+        return ProgressBar(title, hidden=self.quiet or self.json)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is destroyed. Returns if the answer is yes; ends the command if it is not.
+        """Ask before something is destroyed. Ends the command unless the answer is yes.
 
-        Without a terminal nobody can answer: then `--yes` must have been given.
+        Without a terminal, `--yes` is required.
         """
         if yes:
             return
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             raise InvalidError(
-                "this destroys something, and there is no terminal to ask on",
-                hint="Give --yes to do it, or --dry-run to see what it would do",
+                "this destroys something, and there is no terminal to ask for confirmation",
+                hint="Give --yes to do it, or --dry-run to see the effect",
             )
         if self._output is not None:
             self._output.flush()
-        from holdfast.interfaces.cli.prompt import agreed
-
-        if not agreed(safe(question, lines=True)):
+        if not click.confirm(safe(question, lines=True), err=True):
             self.note("Nothing was changed.")
             raise click.exceptions.Exit(ERROR)
 
     def close(self) -> None:
-        """End the output, and close what was opened."""
+        """End the output, and close the stores."""
         try:
             if self._output is not None:
                 self._output.close()
@@ -142,10 +139,10 @@ class CliContext:
             self._stack.close()
 
 
-# Options that every command takes, before its name and after it ---------------------------------------------------
+# Shared options, before the name of a command and after it --------------------------------------------------------
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def _set_option(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:  # noqa: ARG001
         if value is not None:
             setattr(context.ensure_object(CliContext), name, value)
@@ -154,22 +151,22 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return callback
 
 
-def _shared(*declarations: str, keep: str, **settings: Any) -> click.Option:
+def _shared(*declarations: str, field: str, **settings: Any) -> click.Option:
     return click.Option(
-        list(declarations), default=None, expose_value=False, callback=_keep(keep), is_eager=True, **settings
+        list(declarations), default=None, expose_value=False, callback=_set_option(field), is_eager=True, **settings
     )
 
 
 def shared_options() -> list[click.Option]:
     """The options that every command takes."""
     return [
-        _shared("--store", keep="store_name", metavar="URL", help="The store: a URL, a path, or stores.NAME."),
-        _shared("--tenant", keep="tenant", metavar="NAME", help="Whose threads to work with."),
-        _shared("--json", keep="json", is_flag=True, flag_value=True, help="Write JSON, one object to a line."),
-        _shared("--no-pager", keep="pager", is_flag=True, flag_value=False, help="Do not page the output."),
-        _shared("--color", keep="color", type=click.Choice(COLORS), help="Whether to use colours."),
-        _shared("-q", "--quiet", keep="quiet", is_flag=True, flag_value=True, help="Say only what was asked for."),
-        _shared("-v", "--verbose", keep="verbose", is_flag=True, flag_value=True, help="Say more; show tracebacks."),
+        _shared("--store", field="store_name", metavar="URL", help="The store: a URL, a path, or stores.NAME."),
+        _shared("--tenant", field="tenant", metavar="NAME", help="The tenant."),
+        _shared("--json", field="json", is_flag=True, flag_value=True, help="Write JSON, one object to a line."),
+        _shared("--no-pager", field="pager", is_flag=True, flag_value=False, help="Do not page the output."),
+        _shared("--color", field="color", type=click.Choice(COLORS), help="Use colours."),
+        _shared("-q", "--quiet", field="quiet", is_flag=True, flag_value=True, help="Write only results."),
+        _shared("-v", "--verbose", field="verbose", is_flag=True, flag_value=True, help="Write more; show tracebacks."),
     ]
 
 
@@ -180,7 +177,7 @@ def _show_help(context: click.Context, parameter: click.Parameter, value: bool) 
 
 
 def _help_option() -> click.Option:
-    """`--help`. Click's own looks for a translation of its help, in files, each time that any command runs."""
+    """Return `--help`. Click's own searches for translations in files, whenever a command runs."""
     return click.Option(
         ["-h", "--help", "_help"],
         is_flag=True,
@@ -195,7 +192,7 @@ SHARED_NAMES = frozenset({"store", "tenant", "json", "no_pager", "color", "quiet
 
 
 class CliCommand(click.Command):
-    """A command that takes the shared options too, and shows them apart."""
+    """A command with the shared options."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -208,9 +205,21 @@ class CliCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         format_options(self, ctx, formatter)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NotFoundError as error:
+            if "Did you mean" not in error.hint:
+                for parameter in self.params:
+                    suggest = getattr(parameter.type, "similar_names", None)
+                    if suggest is not None and (names := suggest(ctx, parameter, f"{error.what} {error.where}")):
+                        error.hint = f"Did you mean {' or '.join(names)}? {error.hint}".strip()
+                        break
+            raise
+
 
 def format_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write a command's own options, and then those that all have."""
+    """Write the options of a command, and then the shared ones."""
     own: list[tuple[str, str]] = []
     shared: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
@@ -254,7 +263,7 @@ def command(name: str, cls: type[CliCommand] = CliCommand, **settings: Any) -> C
 
 
 def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callable[[F], CliGroup]:
-    """Make a function a group of commands. Add them with `@the_group.add` or `the_group.add_command(command)`."""
+    """Make a function a group of commands, which `add_command` adds."""
 
     def decorate(function: F) -> CliGroup:
         return click.group(name, cls=cls, **settings)(click.pass_obj(function))
@@ -262,35 +271,61 @@ def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callabl
     return decorate
 
 
-# Options that several commands take -------------------------------------------------------------------------------
+# Options of several commands --------------------------------------------------------------------------------------
 
 
 def yes_option(function: F) -> F:
-    """`--yes`: go on without asking. For what destroys something; see `Session.confirm`."""
-    return click.option("-y", "--yes", is_flag=True, help="Do it without asking.")(function)
+    """`--yes`: do not ask for confirmation."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def dry_run_option(function: F) -> F:
-    """`--dry-run`: say what would be done, and do nothing."""
-    return click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")(function)
+    """`--dry-run`: show the effect, and change nothing."""
+    return click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
 
 
 def all_channels_option(function: F) -> F:
-    """`--all-channels`: show the frameworks' own channels too, which people are spared otherwise."""
+    """`--all-channels`: show the internal channels of frameworks."""
     return click.option("--all-channels", is_flag=True, help="Show internal channels of frameworks too.")(function)
 
 
-def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
-    """Settings such as `topic=tides`; a value is JSON, or else text."""
+def limit_option(default: int | None = None) -> Callable[[F], F]:
+    """`-n`: the largest number of records."""
+    return click.option(
+        *("-n", "--limit"),
+        type=click.IntRange(1),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help="Show at most N.",
+    )
+
+
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Parse texts such as `topic=tides`; a value is JSON, or else text."""
     import json
 
-    found: dict[str, Any] = {}
-    for each in given:
+    values: dict[str, Any] = {}
+    for each in texts:
         key, equals, value = each.partition("=")
         if not equals or not key:
             raise click.UsageError(f"{option} takes KEY=VALUE, not {each!r}")
         try:
-            found[key] = json.loads(value)
+            values[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
+
+
+def all_pages(
+    fetch: Callable[[Any, int], Sequence[T]], cursor: Callable[[T], Any], after: Any, limit: int | None
+) -> Iterator[T]:
+    """Yield the items of a listing: `fetch(after, size)` returns a page, `cursor` the `after` of the next one."""
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(left, _PAGE)
+        page = fetch(after, size)
+        yield from page
+        if len(page) < size:
+            return
+        after, left = cursor(page[-1]), None if left is None else left - len(page)

@@ -1,4 +1,4 @@
-"""`holdfast blame`: which checkpoint wrote each part of a state, and all that ever changed it."""
+"""`holdfast blame`: the checkpoints that wrote each part of a state."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.base import CliContext, command, limit_option
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, first_line, safe
 from holdfast.interfaces.cli.json_output import plain
-from holdfast.interfaces.cli.patches import painted
 
 if TYPE_CHECKING:
-    from holdfast.history.blame import BlameEntry, CheckpointRef, ValueChange
-    from holdfast.store.store import Store
+    from holdfast.history import BlameEntry, CheckpointRef, ValueChange
+    from holdfast.store import Store
 
-_SHORTEST = 8
 _PAGE = 200
-"""How many items are asked for at a time."""
+"""How many items are read at a time."""
 
-_HEADS = ("CHECKPOINT", "STEP", "WHEN", "BY", "PLACE", "VALUE")
+_HEADS = ("CHECKPOINT", "STEP", "WHEN", "BY", "PATH", "VALUE")
 
 
 @command("blame")
 @click.argument("thread", type=THREAD)
 @click.argument("path")
-@click.option("--at", "at", type=REVISION, default="HEAD", help="Look at the state of this checkpoint.")
-@click.option("--history", is_flag=True, help="Show every checkpoint that changed the place, the latest first.")
-@click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
+@click.option("--at", "at", type=REVISION, default="HEAD", help="The state of this checkpoint.")
+@click.option("--history", is_flag=True, help="Show every checkpoint that changed the path, the latest first.")
+@limit_option()
 @click.option("--word", is_flag=True, help="With --history: show changed words as [-old-]{+new+}.")
 def blame(session: CliContext, thread: str, path: str, at: str, history: bool, limit: int | None, word: bool) -> None:
-    """Show which checkpoint wrote what is at a place of a state, when, and by whom.
+    """Show which checkpoint wrote each part of a state, when, and by whom.
 
-    PATH is a channel, or a place below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Of
-    a list or a dict it is told of each item.
+    PATH is a channel or a path below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Each
+    item of a list or a dict is listed.
 
     \b
     holdfast blame chat 'messages[-10:]'
@@ -68,23 +66,21 @@ def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, l
 
 
 def _history(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
-    found = list(islice(store.thread(thread).history(path, at, limit=_PAGE).all(), limit))
+    changes = list(islice(store.thread(thread).history(path, at, limit=_PAGE).all(), limit))
     if session.json:
         session.emit_all(
-            {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in found
+            {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in changes
         )
         return
     out = session.out
     out.page()
-    short = _short(store, thread, [each.writer for each in found])
-    for number, (each, id) in enumerate(zip(found, short, strict=True)):
+    short = _short(store, thread, [each.writer for each in changes])
+    for number, (each, id) in enumerate(zip(changes, short, strict=True)):
         if number:
             out.line()
         _title(session, each, id)
-        from holdfast.history.diff_text import lines
-
-        for line in lines(each.changes, by_word=word):
-            out.line(f"  {painted(out, line)}".rstrip())
+        for line in each.lines(by_word=word):
+            out.line(f"  {out.diff_line(line)}".rstrip())
 
 
 def _title(session: CliContext, each: ValueChange, id: str) -> None:
@@ -100,15 +96,11 @@ def _when(writer: CheckpointRef) -> str:
 
 
 def _short(store: Store, thread: str, writers: Sequence[CheckpointRef]) -> list[str]:
-    """The starts of ids that name them in their thread; of pruned ones, that they were."""
-    from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.row_format import Line
-    from holdfast.history.log_walk import abbreviations
+    """Return short ids of checkpoints."""
+    from holdfast.store import short_ids
 
-    ids = list({writer.id: None for writer in writers if writer.id})
-    short = run(abbreviations(store._engine, Line(store.tenant, thread), ids, _SHORTEST))
-    known = dict(zip(ids, short, strict=True))
-    return [known.get(writer.id, "(pruned)") for writer in writers]
+    short = short_ids(store.thread(thread), [writer.id for writer in writers if writer.id])
+    return [short.get(writer.id, "(pruned)") for writer in writers]
 
 
 def _row(origin: BlameEntry, id: str) -> tuple[str, ...]:
@@ -117,7 +109,7 @@ def _row(origin: BlameEntry, id: str) -> tuple[str, ...]:
 
 
 def _value(value: Any) -> str:
-    """The start of a value: of a message, who says what."""
+    """Format the start of a value; of a message, its role and content."""
     tree = plain(value)
     if isinstance(tree, str):
         return first_line(tree)

@@ -1,4 +1,4 @@
-"""`holdfast branch`, `switch`, `fork`, `restore`: where a thread goes on from."""
+"""`holdfast branch`, `switch`, `fork` and `restore`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
-from holdfast.interfaces.cli.formatting import plural, safe
+from holdfast.interfaces.cli.formatting import plural
 
 if TYPE_CHECKING:
-    from holdfast.engine.types import BranchInfo
+    from holdfast.store import BranchInfo
 
 _HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
 
@@ -22,8 +22,8 @@ _HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
 @click.argument("thread", type=THREAD)
 @click.argument("names", metavar="[NAME [REVISION]]", nargs=-1, type=BRANCH)
 @click.option("-m", "--rename", is_flag=True, help="Rename the branch NAME to the name that follows.")
-@click.option("-d", "--delete", is_flag=True, help="Delete the branches that are named, if that loses nothing.")
-@click.option("-D", "--delete-anyway", is_flag=True, help="Delete them even so; what is pinned or held stays.")
+@click.option("-d", "--delete", is_flag=True, help="Delete branches, if that loses nothing.")
+@click.option("-D", "--delete-anyway", is_flag=True, help="Delete branches even so, except what is pinned or held.")
 @dry_run_option
 @yes_option
 def branch(
@@ -39,30 +39,31 @@ def branch(
     """List, create, rename or delete branches.
 
     \b
-    holdfast branch THREAD                  list them; * is where the thread goes on
-    holdfast branch THREAD NAME [REVISION]  start one at a checkpoint, HEAD unless it is named
+    holdfast branch THREAD                  list them; * is the current one
+    holdfast branch THREAD NAME [REVISION]  start one at a checkpoint, by default HEAD
     holdfast branch THREAD -m OLD NEW       rename one
     holdfast branch THREAD -d NAME...       delete some, with the checkpoints that only they have
     """
     if rename + delete + delete_anyway > 1:
-        raise InvalidError("branches are renamed or deleted, not both", hint="Give one of -m, -d and -D")
+        raise InvalidError("give only one of -m, -d and -D")
     if not names and not (rename or delete or delete_anyway):
         _list(session, session.open().thread(thread).branches())
     elif rename:
         if len(names) != 2:
-            raise InvalidError("a branch is renamed from one name to another", hint="holdfast branch THREAD -m OLD NEW")
+            raise InvalidError("-m needs the old and the new name", hint="holdfast branch THREAD -m OLD NEW")
         session.open(write=True).thread(thread).rename_branch(*names)
-        _told(session, {"thread": thread, "branch": names[0], "renamed": names[1]}, f"{names[0]} is {names[1]} now.")
+        record = {"thread": thread, "name": names[1], "renamed_from": names[0]}
+        session.report(f"Renamed {names[0]} to {names[1]}.", record)
     elif delete or delete_anyway:
         if not names:
-            raise InvalidError("no branch is named", hint="holdfast branch THREAD -d NAME")
+            raise InvalidError("a branch is missing", hint="holdfast branch THREAD -d NAME")
         _delete(session, thread, names, force=delete_anyway, dry_run=dry_run, yes=yes)
     else:
         if len(names) > 2:
-            raise InvalidError("a branch starts at one checkpoint", hint="holdfast branch THREAD NAME [REVISION]")
+            raise InvalidError("too many arguments", hint="holdfast branch THREAD NAME [REVISION]")
         name, revision = names[0], names[1] if len(names) > 1 else "HEAD"
-        made = session.open(write=True).thread(thread).fork(name, at=revision)
-        _told(session, made, f"Branch {name} starts at {made.base}.")
+        info = session.open(write=True).thread(thread).fork(name, at=revision)
+        session.report(f"Started branch {name} at {info.base}.", info)
 
 
 def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
@@ -84,77 +85,75 @@ def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
 
 
 def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
-    store = session.open(write=not dry_run)
+    handle = session.open(write=not dry_run).thread(thread)
     try:
-        going = {name: store.thread(thread).delete_branch(name, force=force, dry_run=True) for name in names}
-    except ConflictError as refused:
-        refused.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
+        deleted = {name: handle.delete_branch(name, force=force, dry_run=True) for name in names}
+    except ConflictError as error:
+        error.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
         raise
-    count = sum(map(len, going.values()))
+    count = sum(map(len, deleted.values()))
     if not dry_run:
-        what = f"{', '.join(names)} of {thread}, and {plural(count, 'checkpoint')} that nothing else has"
+        what = f"{', '.join(names)} of {thread}, and {plural(count, 'checkpoint')} that only they have"
         session.confirm(f"Delete {what}?", yes=yes or not count)
-        going = {name: store.thread(thread).delete_branch(name, force=force) for name in names}
-    for name, ids in going.items():
-        record = {"thread": thread, "branch": name, "deleted": not dry_run, "checkpoints": ids}
+        deleted = {name: handle.delete_branch(name, force=force) for name in names}
+    for name, ids in deleted.items():
+        record = {"thread": thread, "name": name, "ids": ids, "deleted": not dry_run}
         verb = "Would delete" if dry_run else "Deleted"
-        _told(session, record, f"{verb} branch {name} and {plural(len(ids), 'checkpoint')} of its own.")
+        session.report(f"{verb} branch {name} and {plural(len(ids), 'checkpoint')} of its own.", record)
 
 
 @command("switch")
 @click.argument("thread", type=THREAD)
 @click.argument("branch", type=BRANCH)
 @click.argument("revision", type=REVISION, required=False)
-@click.option("-c", "--create", is_flag=True, help="Start the branch first: at REVISION, or at HEAD.")
+@click.option("-c", "--create", is_flag=True, help="Start the branch first, at REVISION or HEAD.")
 def switch(session: CliContext, thread: str, branch: str, revision: str | None, create: bool) -> None:
-    """Make a branch the one that the thread goes on with.
+    """Make a branch the current one: its last checkpoint becomes HEAD.
 
-    Its last checkpoint becomes the latest of the thread: if need be, by a checkpoint on it that changes nothing.
+    If needed, a checkpoint that changes nothing is added to the branch.
 
     \b
     holdfast switch chat draft
     """
     if revision is not None and not create:
-        raise InvalidError(
-            "a branch that is there starts where it starts", hint="Give -c to start another one at REVISION"
-        )
-    store = session.open(write=True)
+        raise InvalidError("only a new branch takes a revision", hint="Give -c to start one at REVISION")
+    handle = session.open(write=True).thread(thread)
     if create:
-        store.thread(thread).fork(branch, at=revision or "HEAD")
-    made = store.thread(thread).switch(branch)
-    _told(session, made, f"{thread} goes on with {branch}, at {made.id}.")
+        handle.fork(branch, at=revision or "HEAD")
+    checkpoint = handle.switch(branch)
+    session.report(f"Switched {thread} to {branch}, at {checkpoint.id}.", checkpoint)
 
 
 @command("fork")
 @click.argument("thread", type=THREAD)
 @click.argument("name", metavar="NAME")
 @click.argument("revision", type=REVISION, default="HEAD")
-@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a place; JSON, or else text.")
-@click.option("--remove", multiple=True, metavar="PATH", help="Remove what is at a place.")
+@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a path; the value is JSON or text.")
+@click.option("--remove", multiple=True, metavar="PATH", help="Remove a path.")
 def fork(
     session: CliContext, thread: str, name: str, revision: str, changes: tuple[str, ...], remove: tuple[str, ...]
 ) -> None:
-    """Start a branch at a checkpoint, with an edited state if need be.
+    """Start a branch at a checkpoint, optionally with an edited state.
 
     \b
     holdfast fork chat what-if HEAD~3 --set plan.goal=rest --set 'limits={"steps": 5}'
     """
-    from holdfast.engine.paths import parse_path
+    from holdfast.history import parse_path
 
-    store = session.open(write=True)
-    edits: dict[str | Sequence[Any], Any] = dict(map(_change, changes))
+    handle = session.open(write=True).thread(thread)
+    edits: dict[str | Sequence[Any], Any] = dict(map(_parse_change, changes))
     removed = [parse_path(path) for path in remove]
-    made = store.thread(thread).fork(name, at=revision, changes=edits, remove=removed)
-    edited = f" and goes on with {made.head}" if made.ahead else ""
-    _told(session, made, f"Branch {name} starts at {made.base}{edited}.")
+    info = handle.fork(name, at=revision, changes=edits, remove=removed)
+    edited = f", with {info.head}" if info.ahead else ""
+    session.report(f"Started branch {name} at {info.base}{edited}.", info)
 
 
-def _change(text: str) -> tuple[tuple[Any, ...], Any]:
-    """The place and the value of `plan.goal=rest`."""
+def _parse_change(text: str) -> tuple[tuple[Any, ...], Any]:
+    """Parse a path and a value, such as `plan.goal=rest`."""
     from msgspec import DecodeError
     from msgspec.json import decode
 
-    from holdfast.engine.paths import parse_path
+    from holdfast.history import parse_path
 
     path, equals, value = text.partition("=")
     if not equals:
@@ -168,20 +167,12 @@ def _change(text: str) -> tuple[tuple[Any, ...], Any]:
 @command("restore")
 @click.argument("thread", type=THREAD)
 @click.argument("revision", type=REVISION)
-@click.option("--branch", type=BRANCH, help="Save it on this branch, and not on top of the latest.")
+@click.option("--branch", type=BRANCH, help="Save it on this branch; by default after HEAD.")
 def restore(session: CliContext, thread: str, revision: str, branch: str | None) -> None:
-    """Go back to an older state, in a new checkpoint. Nothing is undone.
+    """Save the state of an older checkpoint in a new one. No checkpoint is removed.
 
     \b
     holdfast restore chat HEAD~3
     """
-    made = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
-    _told(session, made, f"{made.id} has the state of {made.metadata['restored']}.")
-
-
-def _told(session: CliContext, record: object, text: str) -> None:
-    """Say what was done: as a record, or in words."""
-    if session.json:
-        session.emit(record)
-    else:
-        session.out.line(safe(text))
+    checkpoint = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
+    session.report(f"{checkpoint.id} has the state of {checkpoint.metadata['restored']}.", checkpoint)

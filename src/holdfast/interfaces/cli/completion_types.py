@@ -1,7 +1,8 @@
-"""Arguments a shell can complete from the store: threads, checkpoints, branches; agents; scopes, keys, sessions."""
+"""Types of arguments that a shell completes from the store, and for which errors suggest similar names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,56 +13,49 @@ from holdfast.interfaces.cli.base import CliContext
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from holdfast.store.store import Store
+    from holdfast.store import Store
 
 _SECONDS = 3.0
-"""How long somebody who pressed Tab is kept waiting for a store."""
+"""The longest time that completion waits for a store."""
 
 _MANY = 200
 _RECENT = 50
 
 
-class _TookTooLong(Exception):
-    """Nobody waits for this any longer."""
+class _StoreTimeout(Exception):
+    """The store did not answer in time."""
 
 
-def from_store(session: CliContext, ask: Callable[[Store], Iterable[str]]) -> list[str]:
-    """What a store says, or nothing: whoever presses Tab wants no error, and not to wait."""
-
+def from_store(session: CliContext, read: Callable[[Store], Iterable[str]]) -> list[str]:
+    """Read names from the store. Empty if that fails or takes long: completion reports no errors."""
     import signal
 
-    import holdfast.store.opener  # noqa: F401 - loaded before the time runs: it is the store that is not waited for
+    from holdfast.store import open_existing  # noqa: F401 - loaded before the clock starts, which is for the store
 
     def give_up(*_: object) -> None:
-        raise _TookTooLong
+        raise _StoreTimeout
 
     timed = hasattr(signal, "setitimer")
     if timed:
         signal.signal(signal.SIGALRM, give_up)
         signal.setitimer(signal.ITIMER_REAL, _SECONDS)
     try:
-        return [name for name in ask(session.open()) if name.isprintable()]
-    except Exception:  # noqa: BLE001 - there is nobody to tell, and nothing was asked for
+        return [name for name in read(session.open()) if name.isprintable()]
+    except Exception:  # noqa: BLE001 - completion reports no errors
         return []
     finally:
         if timed:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def branch_names(store: Store, thread: str) -> dict[int, str]:
-    """The names of a thread's branches by their numbers. Reads nothing else of them."""
-    from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.lines import MAIN
-    from holdfast.engine.row_format import Line
-
-    line = Line(store.tenant, thread)
-    run(store._engine.lines.info(line))  # says so if there is no such thread
-    others = {branch.branch: branch.name for branch in run(store._engine.lines.branches(line))}
-    return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
+def _first(context: click.Context) -> str:
+    """Return the thread or the scope that was given before."""
+    # Where the last word is an option without its value yet, click leaves all arguments as they are.
+    return str(context.params.get("thread") or context.params.get("scope") or next(iter(context.args), ""))
 
 
 class _FromStore(click.ParamType[str]):
-    """Text, for which the store knows what there is."""
+    """A name that is in the store."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
         return value
@@ -70,13 +64,29 @@ class _FromStore(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         session = ctx.ensure_object(CliContext)
-        # Where the last word is an option that waits for its value, click leaves all arguments as they are.
-        first = str(ctx.params.get("thread") or ctx.params.get("scope") or next(iter(ctx.args), ""))
-        found = from_store(session, lambda store: self.names(store, first, incomplete))
+        found = from_store(session, self.candidates(_first(ctx), incomplete))
         return [CompletionItem(name) for name in dict.fromkeys(found) if name.startswith(incomplete)]
 
+    def similar_names(self, context: click.Context, parameter: click.Parameter, message: str) -> list[str]:
+        """Return names that are similar to the given one, if a message says that there is no such name."""
+        from difflib import get_close_matches
+
+        session, first = context.ensure_object(CliContext), _first(context)
+        given = context.params.get(parameter.name or "")
+        for name in given if isinstance(given, tuple) else (given,):
+            if isinstance(name, str) and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message):
+                starts = (name[:1], "")
+                names = [each for start in starts for each in from_store(session, self.candidates(first, start))]
+                if name not in names:
+                    return get_close_matches(name, dict.fromkeys(names), 3)
+        return []
+
+    def candidates(self, thread: str, start: str) -> Callable[[Store], Iterable[str]]:
+        """Return a function that lists the names in a store."""
+        return lambda store: self.names(store, thread, start)
+
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
-        """What may stand here."""
+        """List the names, of a thread where they belong to one; at least those with this start."""
         raise NotImplementedError
 
 
@@ -90,16 +100,18 @@ class ThreadNameType(_FromStore):
 
 
 class BranchNameType(_FromStore):
-    """The name of a branch of the thread that was named before it."""
+    """The name of a branch of the thread that precedes it."""
 
     name = "branch"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [name for name in branch_names(store, thread).values() if name]
+        from holdfast.store import branch_names
+
+        return [name for name in branch_names(store.thread(thread)).values() if name]
 
 
 class TagNameType(_FromStore):
-    """A tag in the thread that was named before it."""
+    """A tag in the thread that precedes it."""
 
     name = "tag"
 
@@ -108,7 +120,7 @@ class TagNameType(_FromStore):
 
 
 class LabelNameType(_FromStore):
-    """A label in the thread that was named before it."""
+    """A label in the thread that precedes it."""
 
     name = "label"
 
@@ -117,7 +129,7 @@ class LabelNameType(_FromStore):
 
 
 class RevisionType(_FromStore):
-    """A checkpoint of the thread that was named before it: `HEAD`, a branch, a tag, the start of an id, `HEAD~2`."""
+    """A checkpoint of the thread that precedes it: `HEAD`, a branch, a tag, the start of an id, `HEAD~2`."""
 
     name = "revision"
 
@@ -138,7 +150,7 @@ class ScopeNameType(_FromStore):
 
 
 class KeyNameType(_FromStore):
-    """A key of the scope that was named before it."""
+    """A key of the scope that precedes it."""
 
     name = "key"
 
@@ -202,4 +214,4 @@ SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = (
     RoleNameType(),
 )
 AGENT = AgentIdType()
-"""Types for `click.argument` and `click.option`. The thread's parameter is called `thread`, that of a scope `scope`."""
+"""Types for `click.argument` and `click.option`. The parameter of a thread is `thread`, that of a scope `scope`."""

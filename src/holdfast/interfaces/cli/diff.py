@@ -1,4 +1,4 @@
-"""`holdfast diff`: what differs between two states."""
+"""`holdfast diff`: the difference between two states."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import local, plural, safe
 from holdfast.interfaces.cli.output import Output
-from holdfast.interfaces.cli.patches import painted
 
 if TYPE_CHECKING:
-    from holdfast.history.diff_result import ChannelChanges, Diff, DiffSide
-    from holdfast.store.store import Store
+    from holdfast.history import ChannelChanges, Diff, DiffSide
+    from holdfast.store import Store
 
 
 @command("diff")
 @click.argument("thread", type=THREAD)
 @click.argument("a", type=REVISION, required=False)
 @click.argument("b", type=REVISION, required=False)
-@click.option("--with", "other", type=THREAD, metavar="THREAD", help="B is a checkpoint of this other thread.")
+@click.option("--with", "other", type=THREAD, metavar="THREAD", help="B is a checkpoint of this thread.")
 @click.option("--file", "file", metavar="FILE", help="Compare A with the state in a JSON file; - is standard input.")
 @click.option("--stat", is_flag=True, help="Show the summary only.")
 @click.option("--word", is_flag=True, help="Show changed words as [-old-]{+new+}.")
-@click.option("--patch", is_flag=True, help="Write a JSON Patch (RFC 6902) that makes B of A.")
-@click.option("--large", is_flag=True, help="Fetch large values that differ, too.")
+@click.option("--patch", is_flag=True, help="Write a JSON Patch (RFC 6902) from A to B.")
+@click.option("--large", is_flag=True, help="Also fetch large values that differ.")
 @all_channels_option
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 def diff(
@@ -47,10 +46,10 @@ def diff(
     all_channels: bool,
     exit_code: bool,
 ) -> None:
-    """Show what differs between two states.
+    """Compare two states.
 
-    Without A and B: what the latest checkpoint changed. With A: from A to the latest. A and B are revisions, as HEAD~2,
-    a branch, the start of an id, #12 or @{yesterday}; A..B is the same as A B.
+    Without A and B: what the latest checkpoint changed. With A: from A to the latest. A and B are revisions: HEAD~2, a
+    branch, the start of an id, '#12', @{yesterday}; A..B is the same as A B.
 
     \b
     holdfast diff chat                      what the latest checkpoint changed
@@ -62,14 +61,18 @@ def diff(
         a, _, b = a.partition("..")
         a, b = a or "HEAD", b or "HEAD"
     if file is not None and (b is not None or other is not None):
-        raise InvalidError("a checkpoint is compared with another or with a file, not with both")
+        raise InvalidError("give a revision or --file, not both")
     state = None if file is None else _state(file)
-    # A patch cannot do without the values.
+    # A patch needs the large values, too.
     found = store.thread(thread).diff(a, b or "HEAD", other=other, state=state, large=large or patch)
     if patch:
         _patch(session, found)
     elif session.json:
-        session.emit(found.to_json())
+        record = found.to_json()
+        for name, side in (("old", found.old), ("new", found.new)):
+            if record[name] is not None:
+                record[name]["time"] = side.time
+        session.emit(record)
     else:
         _show(session.out, found, file, stat=stat, word=word, all_channels=all_channels)
     if exit_code and found:
@@ -85,7 +88,7 @@ def _is_revision(store: Store, thread: str, text: str) -> bool:
 
 
 def _state(file: str) -> dict[str, Any]:
-    """The state in a file, in the JSON form with type marks; plain JSON is that too."""
+    """Read a state from a file, in JSON, also with type marks."""
     from msgspec import DecodeError
     from msgspec.json import decode
 
@@ -102,7 +105,7 @@ def _state(file: str) -> dict[str, Any]:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(f"the file is not JSON: {error}", where=file) from None
     if type(state) is not dict:
-        raise InvalidError("the file holds no state: that is an object of channels", where=file)
+        raise InvalidError("the file has no state, which is an object of channels", where=file)
     return state
 
 
@@ -120,23 +123,23 @@ def _patch(session: CliContext, found: Diff) -> None:
         out.line(f"{start}{encode(operation)}{end}")
 
 
-def _show(out: Output, whole: Diff, file: str | None, *, stat: bool, word: bool, all_channels: bool) -> None:
-    if not whole:
+def _show(out: Output, complete: Diff, file: str | None, *, stat: bool, word: bool, all_channels: bool) -> None:
+    if not complete:
         return
-    found = whole if all_channels else whole.without_internal()
+    found = complete if all_channels else complete.without_internal()
     out.page()
     out.line(out.style(f"--- {_side(found.old, None)}", "bold"))
     out.line(out.style(f"+++ {_side(found.new, file)}", "bold"))
     for counts in found.summary:
         out.line(f" {_counts(out, counts)}")
-    left_out = len(whole.summary) - len(found.summary)
+    left_out = len(complete.summary) - len(found.summary)
     if left_out:
         out.line(out.style(f" … {plural(left_out, 'internal channel')} (--all-channels shows all)", "dim"))
     if stat or not found:
         return
     out.line()
     for line in found.lines(by_word=word):
-        out.line(painted(out, line))
+        out.line(out.diff_line(line))
 
 
 def _side(side: DiffSide, file: str | None) -> str:
@@ -147,9 +150,9 @@ def _side(side: DiffSide, file: str | None) -> str:
 
 
 def _counts(out: Output, counts: ChannelChanges) -> str:
-    name, _, told = str(counts).rpartition(": ")
+    name, _, text = str(counts).rpartition(": ")
     styles = {"+": "green", "-": "red", "~": "yellow", "added": "green", "removed": "red"}
-    parts = [out.style(part, *((styles[key],) if (key := _sign(part)) in styles else ())) for part in told.split(" ")]
+    parts = [out.style(part, *((styles[key],) if (key := _sign(part)) in styles else ())) for part in text.split(" ")]
     return f"{safe(name)}: {' '.join(parts)}"
 
 

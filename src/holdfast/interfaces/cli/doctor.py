@@ -1,36 +1,38 @@
-"""`holdfast doctor`: checks of the installation, the settings and the store."""
+"""`holdfast doctor` and `holdfast explain`: checks of the installation, and the meaning of codes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.interfaces.cli.base import CliContext, command
-from holdfast.interfaces.cli.exit_codes import FINDINGS, NO_STORE
-from holdfast.interfaces.cli.formatting import safe
+from holdfast.interfaces.cli.exit_codes import EXIT_CODES, FINDINGS, NO_STORE
+from holdfast.interfaces.cli.formatting import first_line, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.doctor.result import CheckResult
+    from holdfast.maintenance import CheckResult
 
+_TITLES = {"error": "Errors", "finding": "Findings of verify", "check": "Checks of the doctor"}
+_WIDTH = 88
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 @command("doctor")
-@click.option("--full", is_flag=True, help="Run the own check of a large store too, which may take long.")
+@click.option("--full", is_flag=True, help="Also run a large store's own check, which may take long.")
 def doctor(session: CliContext, full: bool) -> None:
-    """Check the installation, the settings and the store, and suggest remedies.
+    """Check the installation, the settings and the store, and recommend what to do.
 
-    It creates no store. Exit code 0 if there is nothing to do, 6 if there is, 10 if there is no store.
+    It creates no store. The exit code is 0 if all checks pass, 6 if one fails, 10 if there is no store.
 
     \b
     holdfast doctor --store sqlite:///agents.db
     """
-    from holdfast.store.doctor import examine
+    from holdfast.store import examine
 
-    wrong, missing = 0, False
+    failed, missing = 0, False
     for check in examine(session.store_name, tenant=session.tenant, full=full):
-        wrong += not check.ok
+        failed += not check.ok
         missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
         if session.json:
             session.emit(check)
@@ -39,8 +41,8 @@ def doctor(session: CliContext, full: bool) -> None:
         session.out.flush()
     if missing:
         raise click.exceptions.Exit(NO_STORE)
-    if wrong:
-        session.note(f"{wrong} of these need attention. `holdfast explain CODE` says more.")
+    if failed:
+        session.note(f"{failed} checks failed. `holdfast explain CODE` explains them.")
         raise click.exceptions.Exit(FINDINGS)
 
 
@@ -49,3 +51,70 @@ def _print(session: CliContext, check: CheckResult) -> None:
     session.out.line(f"{level}  {check.code:18}  {safe(check.found)}")
     if check.remedy:
         session.out.line(f"{'':27}  → {safe(check.remedy)}")
+
+
+class CodeType(click.ParamType[str]):
+    """The code of an error, a finding or a check."""
+
+    name = "code"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
+        from click.shell_completion import CompletionItem
+
+        from holdfast.maintenance import explanations
+
+        return [CompletionItem(each) for each in explanations() if each.startswith(incomplete)]
+
+
+@command("explain")
+@click.argument("code", required=False, type=CodeType())
+def explain(session: CliContext, code: str | None) -> None:
+    """Explain the code of an error, of a finding of verify, or of a check of the doctor.
+
+    Without a code, list them all.
+
+    \b
+    holdfast explain no-store
+    """
+    from holdfast import explain as explained
+    from holdfast.maintenance import explanations
+
+    if code is None:
+        listed = list(explanations().values())
+        if session.json:
+            session.emit_all(listed)
+            return
+        session.out.page()
+        kind = ""
+        for each in listed:
+            if each.kind != kind:
+                session.out.line(("\n" if kind else "") + session.out.style(_TITLES[each.kind], "bold"))
+                kind = each.kind
+            sentence = first_line(each.meaning).partition(". ")[0].rstrip(".")
+            session.out.line(f"  {session.out.style(f'{each.code:20}', 'yellow')} {sentence}")
+        return
+    one = explained(code)
+    if session.json:
+        session.emit(one)
+        return
+    out = session.out
+    out.line(f"{out.style(one.code, 'bold', 'yellow')}  ({_TITLES[one.kind].lower()})")
+    out.line()
+    _paragraph(session, one.meaning)
+    if one.causes:
+        out.line()
+        out.line(out.style("Usual causes", "bold"))
+        for cause in one.causes:
+            _paragraph(session, cause, "- ")
+    out.line()
+    out.line(out.style("What to do", "bold"))
+    _paragraph(session, one.remedy)
+    out.line()
+    out.line(f"Exit code {one.exit_code}: {EXIT_CODES[one.exit_code]}.")
+
+
+def _paragraph(session: CliContext, text: str, start: str = "") -> None:
+    from textwrap import wrap
+
+    for line in wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start)):
+        session.out.line(line)

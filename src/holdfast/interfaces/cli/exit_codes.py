@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and errors as people and programs read them."""
+"""Exit codes, and the errors of a command as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from holdfast.interfaces.cli.formatting import safe
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, INTEGRITY, FINDINGS, NO_STORE = 0, 1, 2, 3, 4, 5, 6, 10
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What the shell reports of git when whoever reads its output has had enough."""
+"""The exit code of git, too, when the reader of its output closes it."""
 
 EXIT_CODES = {
-    OK: "all is well",
-    ERROR: "an error that has no code of its own",
+    OK: "success",
+    ERROR: "another error",
     USAGE: "the command line is wrong",
-    NOT_FOUND: "a thread, checkpoint, branch or anything else that was named is not there",
-    CONFLICT: "somebody else was first, or both sides changed the same thing",
-    INTEGRITY: "stored bytes are not what was written",
-    FINDINGS: "the command did its work, and what it looked for was found: damage, differences",
-    NO_STORE: "there is no such store, or none is named",
-    INTERRUPTED: "interrupted, as by Ctrl-C",
-    BROKEN_PIPE: "whoever read the output stopped reading",
+    NOT_FOUND: "a thread, checkpoint, branch or anything else was not found",
+    CONFLICT: "a conflict with another writer, or between two branches",
+    INTEGRITY: "stored data is damaged",
+    FINDINGS: "success, with findings: notices, differences, failed jobs",
+    NO_STORE: "there is no store",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    BROKEN_PIPE: "the reader of the output closed it",
 }
 
 
@@ -39,10 +39,9 @@ _BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 def exit_code(error: HoldfastError) -> int:
-    """The exit code for an error."""
-    known = _BY_CODE.get(error.code)
-    if known is not None:
-        return known
+    """Return the exit code for an error."""
+    if error.code in _BY_CODE:
+        return _BY_CODE[error.code]
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), ERROR)
 
 
@@ -67,25 +66,25 @@ _HINTS = {
 
 
 def _as_commands(error: HoldfastError) -> str:
-    """A hint for those who type commands, and do not call functions."""
+    """Return the hint of an error, with commands in place of functions."""
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
     if isinstance(error, CorruptError) and not isinstance(error, SnapshotError) and "holdfast" not in hint:
-        mending = "holdfast verify says what is affected, and holdfast repair mends what can be mended"
-        return f"{hint}. {mending}" if hint else mending
+        commands = "holdfast verify shows what is affected, and holdfast repair repairs it"
+        return f"{hint}. {commands}" if hint else commands
     return hint
 
 
 def report(error: HoldfastError, *, as_json: bool, color: bool) -> int:
-    """Tell on stderr what went wrong. Returns the exit code."""
-    return _tell(
+    """Report an error on stderr. Returns the exit code."""
+    return _report(
         error.code, error.what, error.where, _as_commands(error), exit_code(error), as_json=as_json, color=color
     )
 
 
 def report_usage(error: ClickException, *, as_json: bool, color: bool) -> int:
-    """The same for what click has to say of the command line."""
+    """Report an error in the command line on stderr. Returns the exit code."""
     if isinstance(error, NoArgsIsHelpError):
         sys.stderr.write(f"{error.format_message()}\n")
         return USAGE
@@ -95,24 +94,24 @@ def report_usage(error: ClickException, *, as_json: bool, color: bool) -> int:
     if usage:
         sys.stderr.write(f"{safe(usage, lines=True)}\n")
     hint = f"See {path} --help"
-    return _tell("usage", error.format_message(), "", hint, error.exit_code, as_json=as_json, color=color)
+    return _report("usage", error.format_message(), "", hint, error.exit_code, as_json=as_json, color=color)
 
 
-def report_unforeseen(error: BaseException, *, as_json: bool, color: bool) -> int:
-    """The same for an error that is a mistake of this program."""
+def report_unexpected(error: BaseException, *, as_json: bool, color: bool) -> int:
+    """Report an error that is a bug on stderr. Returns the exit code."""
     what = f"{type(error).__name__}: {error}"
-    hint = "This is a mistake in holdfast. Run the command with --verbose, and report what it says"
+    hint = "This is a bug in holdfast. Run the command with --verbose, and report the output"
     if isinstance(error, OSError) and not isinstance(error, HoldfastError):
-        hint = "The operating system says so"
-    return _tell("internal", what, "", hint, ERROR, as_json=as_json, color=color)
+        hint = "The operating system reported this error"
+    return _report("internal", what, "", hint, ERROR, as_json=as_json, color=color)
 
 
-def _tell(code: str, what: str, where: str, hint: str, exit_code: int, *, as_json: bool, color: bool) -> int:
+def _report(code: str, what: str, where: str, hint: str, exit_code: int, *, as_json: bool, color: bool) -> int:
     if as_json:
         from holdfast.interfaces.cli.json_output import encode
 
-        told: dict[str, Any] = {"code": code, "message": what, "where": where, "hint": hint, "exit_code": exit_code}
-        _write(encode({"error": told}) + "\n")
+        record: dict[str, Any] = {"code": code, "message": what, "where": where, "hint": hint, "exit_code": exit_code}
+        _write(encode({"error": record}) + "\n")
         return exit_code
     red, off = ("\x1b[1;31m", "\x1b[0m") if color else ("", "")
     lines = [f"{red}error[{code}]:{off} {safe(what)}"]
@@ -130,8 +129,8 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def give_up_output() -> None:
-    """Point stdout to nowhere: whoever read it is gone, and flushing at exit would fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def discard_output() -> None:
+    """Redirect stdout to the null device: its reader is gone, and flushing at exit would fail again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

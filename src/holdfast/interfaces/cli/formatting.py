@@ -1,15 +1,16 @@
-"""Text for a terminal: made harmless, measured, cut, padded; times and sizes in words."""
+"""Text for a terminal: escaped, measured, cut and padded; times and sizes as text."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 _UNSAFE = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls: a terminal obeys them
-    "\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # these turn the direction of what follows, or break lines
-    "\ud800-\udfff"  # half of a character: cannot be written
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters
+    "\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # these change the direction of text, or break lines
+    "\ud800-\udfff"  # halves of surrogate pairs cannot be written
 )
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -24,28 +25,28 @@ _SPANS = (
 
 
 def safe(text: str, *, lines: bool = False) -> str:
-    """Text that does nothing to a terminal but stand there: control characters are shown as in `\\x1b`.
+    """Escape the control characters of a text, as in `\\x1b`, so that they cannot affect a terminal.
 
-    It stays on its line, unless it may have `lines` and tabs.
+    With `lines`, ends of lines and tabs are kept.
     """
     if text.isascii() and text.isprintable():
         return text
-    return _unsafe(lines).sub(_escaped, text)
+    return _unsafe(lines).sub(_escape, text)
 
 
-@cache  # made when it is first needed: it takes long, and most text has nothing of it
+@cache  # compiled when needed: that takes long, and most text is plain
 def _unsafe(lines: bool) -> re.Pattern[str]:
     return re.compile(f"[{_UNSAFE}]" if lines else f"[{_UNSAFE}\t\n]")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
     number = ord(character)
     return _SHORT.get(character) or (f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}")
 
 
 def width(text: str) -> int:
-    """How many columns text takes."""
+    """Return the number of columns of a text."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -54,35 +55,35 @@ def width(text: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """Text of so many columns at most; what was longer ends with an ellipsis."""
+    """Cut a text to a number of columns, with an ellipsis."""
     if width(text) <= columns:
         return text
     if columns < 1:
         return ""
     if text.isascii():
         return text[: columns - 1] + "…"
-    kept, room = [], columns - 1
+    start, room = [], columns - 1
     for each in text:
         room -= width(each)
         if room < 0:
             break
-        kept.append(each)
-    return "".join(kept) + "…"
+        start.append(each)
+    return "".join(start) + "…"
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """Text of just so many columns, if it has not more."""
+    """Pad a text to a number of columns."""
     space = " " * (columns - width(text))
     return space + text if right else text + space
 
 
 def first_line(text: str) -> str:
-    """What stands on the first line that says anything."""
+    """Return the first line that is not blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def size(count: int) -> str:
-    """A number of bytes in words: `1.2 MB`. Thousands are of 1000, as disks and `ls --si` have it."""
+    """Format a number of bytes: `1.2 MB`, with powers of 1000."""
     if count < 1000:
         return f"{count} B"
     amount = float(count)
@@ -94,15 +95,22 @@ def size(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things: `1 step`, `2 branches`."""
+    """Format a number of things: `1 step`, `2 branches`."""
     if count == 1:
         return f"1 {noun}"
     ending = "es" if noun.endswith(("s", "ch", "sh", "x")) else "s"
     return f"{count:,} {noun}{ending}"
 
 
+def line_counts(counts: Any) -> str:
+    """Format how many lines of each kind a report counts: `2 threads, 1 agent`."""
+    named = ((getattr(counts, f"{kind}s"), kind) for kind in ("thread", "agent", "scope", "session"))
+    parts = [plural(count, kind) for count, kind in (*named, (counts.system, "system line")) if count]
+    return ", ".join(parts) or "no threads"
+
+
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago something was: `2 hours ago`."""
+    """Format how long ago a time was: `2 hours ago`."""
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if seconds < 0:
         return "in the future" if seconds < -60 else "now"
@@ -113,17 +121,17 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 
 def local(moment: datetime) -> str:
-    """A time on this machine's clock, as git shows it."""
+    """Format a time in the local zone, as git does."""
     return f"{moment.astimezone():%a %b %d %H:%M:%S %Y %z}"
 
 
 def clock(moment: datetime) -> str:
-    """The same, short: `2026-11-01 10:30:00`."""
+    """Format a time in the local zone: `2026-11-01 10:30:00`."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def in_words(seconds: float) -> str:
-    """How long it is until then."""
+    """Format a time span from now: `in 2h`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"in {int(seconds // size)}{unit}"

@@ -1,4 +1,4 @@
-"""`holdfast grant`: who may do what with the state of scopes."""
+"""`holdfast grant`: rights to the state of scopes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
 from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
-    from holdfast.security.access.policy import Policy
-    from holdfast.state.access_api import Grant, StoreAccess
-    from holdfast.store.identity_view import IdentityView
+    from holdfast.security import Policy
+    from holdfast.state import Grant, StoreAccess
+    from holdfast.store import IdentityView
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _RIGHTS = click.Choice(("read", "write", "both"))
@@ -34,20 +34,20 @@ class GrantGroup(CliGroup):
         # Identities and groups have a colon, and no command has one.
         if args[0] not in self.commands and ":" not in args[0] and not args[0].startswith("-"):
             raise click.UsageError(
-                f"{args[0]!r} is no command, and no identity or group either: those are agent:b, group:editors", ctx
+                f"{args[0]!r} is neither a command nor an identity or group, such as agent:b or group:editors", ctx
             )
         return super().resolve_command(ctx, ["give", *args] if ":" in args[0] else args)
 
 
 @group("grant", cls=GrantGroup, invoke_without_command=True)
 def grant(session: CliContext) -> None:
-    """Give, list and take away the rights of identities: grants, groups, roles.
+    """Grant, list and revoke the rights of identities; manage groups and roles.
 
-    An identity is written as a scope is: agent:b, user:alice/agent:writer. A group is group:editors; everybody is in
-    group:everyone.
+    An identity is written like a scope: agent:b, user:alice/agent:writer. A group is group:editors; group:everyone
+    includes all identities.
 
     \b
-    holdfast grant agent:b read agent:a            let agent b read agent a's state
+    holdfast grant agent:b read agent:a            let agent b read the state of agent a
     holdfast grant group:editors both agent:a --keys 'draft/*' --until 2h
     holdfast grant list
     holdfast grant revoke ID
@@ -61,8 +61,8 @@ def grant(session: CliContext) -> None:
 @click.argument("right", type=_RIGHTS)
 @click.argument("scope", type=SCOPE)
 @click.option("--keys", default="", metavar="PATTERN", help="Only keys that match: plan/*.")
-@click.option("--below", is_flag=True, help="All scopes below it, too.")
-@click.option("--until", "end", metavar="WHEN", help="It expires: so long from now (2h, 30d), or at a time.")
+@click.option("--below", is_flag=True, help="Also all scopes below it.")
+@click.option("--until", "end", metavar="WHEN", help="When it expires: after a duration (2h, 30d), or at a time.")
 @as_option
 def give(
     session: CliContext,
@@ -74,31 +74,31 @@ def give(
     end: str | None,
     identity: str | None,
 ) -> None:
-    """Let an identity, or a group, read or write a scope, or both. Writes the grant's id.
+    """Grant an identity or a group the right to read or write a scope, or both. Prints the id of the grant.
 
-    With --as, an identity grants a scope of its own.
+    With --as, an identity grants rights to a scope of its own.
 
     \b
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=end)
+    granted = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=end)
     if session.json:
-        session.emit(made)
+        session.emit(granted)
         return
-    session.out.line(safe(made.id))
-    may = {"read": "read", "write": "write", "both": "read and write"}[made.right]
-    what = f"{made.scope}{' and all below it' if made.below else ''}{f', keys {made.keys}' if made.keys else ''}"
-    session.note(f"{made.to} may {may} {what}{f', until {clock(made.until)}' if made.until else ''}.")
+    session.out.line(safe(granted.id))
+    may = {"read": "read", "write": "write", "both": "read and write"}[right]
+    what = f"{granted.scope}{' and all below it' if below else ''}{f', keys {keys}' if keys else ''}"
+    session.note(f"{granted.to} may {may} {what}{f', until {clock(granted.until)}' if granted.until else ''}.")
 
 
 @command("list")
-@click.option("--to", type=SCOPE, metavar="WHO", help="Those to this identity or group.")
-@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Those of this scope.")
-@click.option("--dead", is_flag=True, help="Also those that were revoked or have expired in the last weeks.")
+@click.option("--to", type=SCOPE, metavar="WHO", help="Only grants to this identity or group.")
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only grants for this scope.")
+@click.option("--dead", is_flag=True, help="Also those that were recently revoked or expired.")
 @as_option
 def list_(session: CliContext, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
-    """List the grants, the oldest first. With --as: those of the identity's own scopes, and those it was given.
+    """List the grants, the oldest first. With --as: those for its own scopes, and those to it.
 
     \b
     holdfast grant list --to agent:b
@@ -119,43 +119,43 @@ def _list(session: CliContext, to: str | None, scope: str | None, identity: str 
         session.emit_all(found)
         return
     if not found:
-        session.note("There are no such grants." if to or scope or identity else "Nothing is granted.")
+        session.note("There are no such grants." if to or scope or identity else "There are no grants.")
         return
     session.out.page()
     rows = [
-        (each.id, each.to, each.right, each.scope + "/**" * bool(each.below), each.keys, _ends(each), each.by)
+        (each.id, each.to, each.right, each.scope + "/**" * bool(each.below), each.keys, _format_end(each), each.by)
         for each in found
     ]
     session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
 
 
 def _granter(session: CliContext, identity: str | None) -> StoreAccess | IdentityView:
-    """Who gives and takes rights: the store's owner, or an identity, of what is its own."""
+    """Return what grants and revokes: the store's owner, or an identity, for its own scopes."""
     store = session.open(write=True)
     return store.access if identity is None else store.as_identity(identity)
 
 
-def _ends(granted: Grant) -> str:
-    if granted.revoked is not None:
-        return f"revoked {ago(granted.revoked)}"
-    if granted.until is None:
+def _format_end(grant: Grant) -> str:
+    if grant.revoked is not None:
+        return f"revoked {ago(grant.revoked)}"
+    if grant.until is None:
         return ""
-    return clock(granted.until) if granted.until > datetime.now(UTC) else f"expired {ago(granted.until)}"
+    return clock(grant.until) if grant.until > datetime.now(UTC) else f"expired {ago(grant.until)}"
 
 
 @command("revoke")
 @click.argument("ids", nargs=-1, required=True, type=GRANT, metavar="ID...")
 @as_option
 def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> None:
-    """Take grants back, at once, also from programs that are using them.
+    """Revoke grants, with immediate effect, also in running programs.
 
     \b
     holdfast grant revoke ID
     """
     granter = _granter(session, identity)
     for id in ids:
-        gone = granter.revoke(id)
-        session.tell(f"{gone.to} has no longer the grant {id}.", gone._asdict())
+        revoked = granter.revoke(id)
+        session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked._asdict())
 
 
 @command("cut-off")
@@ -163,9 +163,9 @@ def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> N
 @dry_run_option
 @yes_option
 def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
-    """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
+    """Revoke everything of an identity or a group: grants, roles, groups, access to its children.
 
-    Its own scopes stay its own.
+    It keeps its own scopes.
 
     \b
     holdfast grant cut-off agent:b --yes
@@ -176,10 +176,10 @@ def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
         groups = [name for name, members in access.groups().items() if who in members]
         count = grants + roles + len(groups) + (who in access.parents())
     else:
-        session.confirm(f"Take all rights from {who}?", yes=yes)
+        session.confirm(f"Revoke all rights of {who}?", yes=yes)
         count = access.cut_off(who)
-    told = f"{plural(count, 'right')} of {who} {'would go' if dry_run else 'taken away'}."
-    session.tell(told, {"who": who, "rights": count, "dry_run": dry_run})
+    text = f"{'Would revoke' if dry_run else 'Revoked'} {plural(count, 'right')} of {who}."
+    session.tell(text, {"who": who, "rights": count, "dry_run": dry_run})
 
 
 @command("check")
@@ -188,7 +188,7 @@ def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
 @click.argument("scope", type=SCOPE)
 @click.argument("key", type=KEY, required=False)
 def check(session: CliContext, who: str, right: Literal["read", "write"], scope: str, key: str | None) -> None:
-    """Say whether an identity may read or write a scope, or a key of it, now. The exit code is 0 for yes and 1 for no.
+    """Check whether an identity may read or write a scope, or a key of it. The exit code is 0 for yes and 1 for no.
 
     \b
     holdfast grant check agent:b read agent:a plan
@@ -207,7 +207,7 @@ def check(session: CliContext, who: str, right: Literal["read", "write"], scope:
 
 @command("groups")
 def groups(session: CliContext) -> None:
-    """List the groups, and who is in them.
+    """List the groups and their members.
 
     \b
     holdfast grant groups
@@ -220,14 +220,14 @@ def groups(session: CliContext) -> None:
             ("GROUP", "MEMBERS"), [(name, ", ".join(members)) for name, members in found.items()], shrink="MEMBERS"
         )
     else:
-        session.note("There are no groups. `holdfast grant join GROUP WHO` makes one.")
+        session.note("There are no groups. `holdfast grant join GROUP WHO` creates one.")
 
 
 @command("join")
 @click.argument("group", type=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
 def join(session: CliContext, group: str, members: tuple[str, ...]) -> None:
-    """Take identities into a group, which is made by that.
+    """Add identities to a group, which is created if needed.
 
     \b
     holdfast grant join editors agent:b user:alice
@@ -240,7 +240,7 @@ def join(session: CliContext, group: str, members: tuple[str, ...]) -> None:
 @click.argument("group", type=GROUP)
 @click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
 def leave(session: CliContext, group: str, members: tuple[str, ...]) -> None:
-    """Take identities out of a group.
+    """Remove identities from a group.
 
     \b
     holdfast grant leave editors agent:b
@@ -254,23 +254,23 @@ def leave(session: CliContext, group: str, members: tuple[str, ...]) -> None:
 
 @command("roles")
 def roles(session: CliContext) -> None:
-    """List the roles: their rules, in order, and who has them.
+    """List the roles: their rules, in order, and their holders.
 
     \b
     holdfast grant roles
     """
     access = session.open().access
-    found, given = access.roles(), access.assignments()
-    if not found and not session.json:
-        session.note("There are no roles. `holdfast grant define ROLE FILE` makes one.")
-    for name, policy in found.items():
-        holders = [who for who, names in given.items() if name in names]
+    policies, assignments = access.roles(), access.assignments()
+    if not policies and not session.json:
+        session.note("There are no roles. `holdfast grant define ROLE FILE` creates one.")
+    for name, policy in policies.items():
+        holders = [who for who, names in assignments.items() if name in names]
         if session.json:
             session.emit({"role": name, "rules": policy.to_list(), "holders": holders})
             continue
         out = session.out
-        told = f": {', '.join(holders)}" if holders else ""
-        out.line(f"{out.style(safe(name), 'yellow')}{safe(told)}")
+        suffix = f": {', '.join(holders)}" if holders else ""
+        out.line(f"{out.style(safe(name), 'yellow')}{safe(suffix)}")
         for rule in policy.to_list():
             keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
             out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
@@ -280,10 +280,10 @@ def roles(session: CliContext) -> None:
 @click.argument("role", type=ROLE)
 @click.argument("file", type=click.Path())
 def define(session: CliContext, role: str, file: str) -> None:
-    """Define a role by a JSON file of rules, of which the first that fits decides; - is standard input.
+    """Define a role by a JSON file of rules, of which the first that matches decides; - is standard input.
 
     A rule is an object with an effect (allow or deny), a right (read, write or both), and patterns of scopes and keys,
-    which are ** unless they are given.
+    by default **.
 
     \b
     echo '[{"effect": "deny", "right": "both", "keys": "secret/**"},
@@ -297,7 +297,7 @@ def define(session: CliContext, role: str, file: str) -> None:
 def _policy(file: str) -> Policy:
     import json
 
-    from holdfast.security.access.policy import Policy
+    from holdfast.security import Policy
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -316,7 +316,7 @@ def _policy(file: str) -> Policy:
 @dry_run_option
 @yes_option
 def drop(session: CliContext, role: str, dry_run: bool, yes: bool) -> None:
-    """Forget a role: whoever has it loses what it allows, and is denied no longer what it denies.
+    """Delete a role. Its rules no longer apply to its holders.
 
     \b
     holdfast grant drop auditor --yes
@@ -326,17 +326,17 @@ def drop(session: CliContext, role: str, dry_run: bool, yes: bool) -> None:
         raise NotFoundError(f"there is no role {role!r}", hint="See holdfast grant roles")
     holders = [who for who, names in access.assignments().items() if role in names]
     if not dry_run:
-        session.confirm(f"Forget the role {role}, which {plural(len(holders), 'holder')} has?", yes=yes)
+        session.confirm(f"Delete the role {role} of {plural(len(holders), 'holder')}?", yes=yes)
         access.drop_role(role)
-    told = f"The role {role} {'would be' if dry_run else 'is'} forgotten."
-    session.tell(told, {"role": role, "holders": holders, "dry_run": dry_run})
+    text = f"{'Would delete' if dry_run else 'Deleted'} the role {role}."
+    session.tell(text, {"role": role, "holders": holders, "dry_run": dry_run})
 
 
 @command("assign")
 @click.argument("role", type=ROLE)
 @click.argument("to", type=SCOPE)
 def assign(session: CliContext, role: str, to: str) -> None:
-    """Give an identity, or a group, a role.
+    """Assign a role to an identity or a group.
 
     \b
     holdfast grant assign auditor agent:b
@@ -349,13 +349,13 @@ def assign(session: CliContext, role: str, to: str) -> None:
 @click.argument("role", type=ROLE)
 @click.argument("to", type=SCOPE)
 def unassign(session: CliContext, role: str, to: str) -> None:
-    """Take a role from an identity, or a group.
+    """Remove a role from an identity or a group.
 
     \b
     holdfast grant unassign auditor agent:b
     """
     session.open(write=True).access.unassign(role, to)
-    session.tell(f"{to} has no longer the role {role}.", {"role": role, "to": to, "assigned": False})
+    session.tell(f"{to} no longer has the role {role}.", {"role": role, "to": to, "assigned": False})
 
 
 # Children -------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def unassign(session: CliContext, role: str, to: str) -> None:
 
 @command("parents")
 def parents(session: CliContext) -> None:
-    """List the identities that may read their children's scopes.
+    """List the identities that may read the scopes of their children.
 
     \b
     holdfast grant parents
@@ -378,25 +378,25 @@ def parents(session: CliContext) -> None:
 @command("allow-children")
 @click.argument("who", type=SCOPE)
 def allow_children(session: CliContext, who: str) -> None:
-    """Let an identity read its children's scopes, as user:alice/agent:writer is a child of user:alice.
+    """Allow an identity to read the scopes of its children: user:alice/agent:writer is a child of user:alice.
 
     \b
     holdfast grant allow-children user:alice
     """
     session.open(write=True).access.allow_children(who)
-    session.tell(f"{who} may read its children's scopes.", {"who": who, "children": True})
+    session.tell(f"{who} may read the scopes of its children.", {"who": who, "children": True})
 
 
 @command("forbid-children")
 @click.argument("who", type=SCOPE)
 def forbid_children(session: CliContext, who: str) -> None:
-    """Let an identity read its children's scopes no longer.
+    """Forbid an identity to read the scopes of its children.
 
     \b
     holdfast grant forbid-children user:alice
     """
     session.open(write=True).access.forbid_children(who)
-    session.tell(f"{who} may no longer read its children's scopes.", {"who": who, "children": False})
+    session.tell(f"{who} may no longer read the scopes of its children.", {"who": who, "children": False})
 
 
 for _each in (give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign):

@@ -1,4 +1,4 @@
-"""Lines and bends beside a log, as `git log --graph` draws them."""
+"""The graph beside a log, as `git log --graph` draws it."""
 
 from __future__ import annotations
 
@@ -8,94 +8,100 @@ from itertools import pairwise
 COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan")
 
 Paint = Callable[[str, str], str]
-"""Colours a piece of the drawing: `paint("|", "red")`."""
+"""Colours a part of the graph: `paint("|", "red")`."""
 
 
 class GraphDrawing:
-    """Draws a history from its last steps to its first. Each line that goes on downwards waits for a step."""
+    """Draws a history from its last steps to its first. Each column waits for the step that it leads to."""
 
     def __init__(self, paint: Paint, widest: int = 0) -> None:
-        self._lanes: list[Hashable] = []
+        self._columns: list[Hashable] = []
         self._colors: list[str] = []
-        self._made = 0
+        self._opened = 0
         self._paint = paint
         self._widest = widest
 
-    def step(self, place: Hashable, parents: Sequence[Hashable], mark: str = "*") -> tuple[list[str], str, list[str]]:
-        """What to draw for a step: the lines before it, what stands beside it, and the lines after it."""
+    def step(
+        self, position: Hashable, parents: Sequence[Hashable], mark: str = "*"
+    ) -> tuple[list[str], str, list[str]]:
+        """Draw a step: the lines before it, the graph beside it, and the lines after it."""
         before = []
-        if place not in self._lanes:
-            self._open(len(self._lanes), place)
-        waiting = [lane for lane, each in enumerate(self._lanes) if each == place]
+        if position not in self._columns:
+            self._open(len(self._columns), position)
+        waiting = [index for index, each in enumerate(self._columns) if each == position]
         for into, other in reversed(list(pairwise(waiting))):
             before += self._join(other, into)
-        lane = waiting[0]
+        index = waiting[0]
         row = [*(("|", color) for color in self._colors)]
-        row[lane] = (mark, "")
-        return before, self._drawn([piece for each in row for piece in (each, (" ", ""))]), self._go_on(lane, parents)
+        row[index] = (mark, "")
+        return (
+            before,
+            self._draw([piece for each in row for piece in (each, (" ", ""))]),
+            self._continue(index, parents),
+        )
 
     def beside(self) -> str:
-        """What stands beside further lines of text."""
-        return self._drawn([piece for color in self._colors for piece in (("|", color), (" ", ""))])
+        """Draw the graph beside further lines of text."""
+        return self._draw([piece for color in self._colors for piece in (("|", color), (" ", ""))])
 
-    def replace(self, place: Hashable, parents: Sequence[Hashable]) -> None:
-        """Pass by a step that is not shown: whatever waits for it waits for what it follows."""
+    def replace(self, position: Hashable, parents: Sequence[Hashable]) -> None:
+        """Skip a step that is not shown: its columns now wait for its parent."""
         if parents:
-            self._lanes = [parents[0] if each == place else each for each in self._lanes]
+            self._columns = [parents[0] if each == position else each for each in self._columns]
             return
-        while place in self._lanes:
-            self._close(self._lanes.index(place))
+        while position in self._columns:
+            self._close(self._columns.index(position))
 
-    def _go_on(self, lane: int, parents: Sequence[Hashable]) -> list[str]:
+    def _continue(self, index: int, parents: Sequence[Hashable]) -> list[str]:
         if not parents:
-            moved = len(self._lanes) - lane - 1
+            moved = len(self._columns) - index - 1
             colors = list(self._colors)
-            self._close(lane)
+            self._close(index)
             if not moved:
                 return []
-            return [self._drawn(_slanted(colors, lane, lane + 1, "/", -1))]
-        self._lanes[lane] = parents[0]
+            return [self._draw(_slant(colors, index, index + 1, "/", -1))]
+        self._columns[index] = parents[0]
         after = []
         for number, parent in enumerate(parents[1:], 1):
-            self._open(lane + number, parent)
-            after.append(self._drawn(_slanted(self._colors, lane + number, lane + number, "\\", -1)))
+            self._open(index + number, parent)
+            after.append(self._draw(_slant(self._colors, index + number, index + number, "\\", -1)))
         return after
 
-    def _join(self, lane: int, into: int) -> list[str]:
-        """The lines in which one lane goes over into another on its left."""
-        colors, color = list(self._colors), self._colors[lane]
-        self._close(lane)
-        if lane == into + 1:
-            return [self._drawn(_slanted(colors, lane, lane, "/", -1))]
-        first = _slanted(colors, lane, lane, "/", -1)
-        for column in range(2 * into + 3, 2 * lane - 1, 2):
+    def _join(self, index: int, into: int) -> list[str]:
+        """Draw a column that joins another on its left."""
+        colors, color = list(self._colors), self._colors[index]
+        self._close(index)
+        if index == into + 1:
+            return [self._draw(_slant(colors, index, index, "/", -1))]
+        first = _slant(colors, index, index, "/", -1)
+        for column in range(2 * into + 3, 2 * index - 1, 2):
             first[column] = ("_", color)
         second: list[tuple[str, str]] = [piece for each in self._colors for piece in (("|", each), (" ", ""))]
         second[2 * into + 1] = ("/", color)
-        return [self._drawn(first), self._drawn(second)]
+        return [self._draw(first), self._draw(second)]
 
-    def _open(self, lane: int, place: Hashable) -> None:
-        self._lanes.insert(lane, place)
-        self._colors.insert(lane, COLORS[self._made % len(COLORS)])
-        self._made += 1
+    def _open(self, index: int, position: Hashable) -> None:
+        self._columns.insert(index, position)
+        self._colors.insert(index, COLORS[self._opened % len(COLORS)])
+        self._opened += 1
 
-    def _close(self, lane: int) -> None:
-        del self._lanes[lane]
-        del self._colors[lane]
+    def _close(self, index: int) -> None:
+        del self._columns[index]
+        del self._colors[index]
 
-    def _drawn(self, pieces: Sequence[tuple[str, str]]) -> str:
+    def _draw(self, pieces: Sequence[tuple[str, str]]) -> str:
         cut = self._widest and len(pieces) > self._widest
         shown = pieces[: self._widest - 2] if cut else pieces
         text = "".join(self._paint(sign, color) if color else sign for sign, color in shown)
         return f"{text}~ " if cut else text
 
 
-def _slanted(colors: Sequence[str], start: int, moved: int, sign: str, shift: int) -> list[tuple[str, str]]:
-    """A row in which the lanes before `start` go straight on, and those from `moved` on one to the side."""
+def _slant(colors: Sequence[str], start: int, moved: int, sign: str, shift: int) -> list[tuple[str, str]]:
+    """Return a row in which the columns before `start` are straight, and those from `moved` on shift to the side."""
     row = [(" ", "")] * (2 * len(colors) + 1)
-    for lane, color in enumerate(colors):
-        if lane < start:
-            row[2 * lane] = ("|", color)
-        elif lane >= moved:
-            row[2 * lane + shift] = (sign, color)
+    for index, color in enumerate(colors):
+        if index < start:
+            row[2 * index] = ("|", color)
+        elif index >= moved:
+            row[2 * index + shift] = (sign, color)
     return row

@@ -1,25 +1,26 @@
-"""`holdfast grep`: find checkpoints by what they brought, and by what is known of them."""
+"""`holdfast grep`: search threads, agents, scopes and sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.interfaces.cli.base import CliCommand, CliContext, command
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import ago, plural, safe
+from holdfast.interfaces.cli.threads import KINDS
 
 if TYPE_CHECKING:
-    from holdfast.history.search import SearchHit, SearchMatch
-    from holdfast.store.store import Store
+    from holdfast.history import SearchHit, SearchMatch
+    from holdfast.store import Store
 
 _PAGE = 50
 
 
 class GrepCommand(CliCommand):
-    """Takes words that start with a dash for options, and says what to do if they are none."""
+    """Explains how to write a query that starts with a dash, where no option has that name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -31,40 +32,42 @@ class GrepCommand(CliCommand):
 
 @command("grep", cls=GrepCommand)
 @click.argument("query", nargs=-1)
-@click.option("-c", "--count", is_flag=True, help="Show how many checkpoints of each thread match.")
-@click.option("-l", "--threads", "only_threads", is_flag=True, help="Show the names of threads that have one.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many checkpoints at most.")
-@click.option("--index", is_flag=True, help="Make an index of words first, and keep it from then on.")
-@click.option("--drop-index", is_flag=True, help="Remove the index of words.")
+@click.option("-c", "--count", is_flag=True, help="Show the number of matches in each thread.")
+@click.option("-l", "--threads", "only_threads", is_flag=True, help="Show only the names of threads with matches.")
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show at most N checkpoints.")
+@click.option("--kind", type=KINDS, default="all", help="Search only threads, agents, scopes or sessions.")
+@click.option("--index", is_flag=True, help="Build a text index of the threads first, and keep it up to date.")
+@click.option("--drop-index", is_flag=True, help="Remove the text index.")
 def grep(
     session: CliContext,
     query: tuple[str, ...],
     count: bool,
     only_threads: bool,
     limit: int | None,
+    kind: str,
     index: bool,
     drop_index: bool,
 ) -> None:
-    """Find checkpoints that match a QUERY, and show where.
+    """Find checkpoints that match a QUERY in threads, agents, scopes and sessions, and show where.
 
     \b
-    refund "exact phrase" pref*       text that a checkpoint brought
-    a OR b, -a, (a b)                 one of them; not this one; both
-    thread:support-* branch:main      where it is
-    id: tag: label: kind: step>=10     which one it is
-    time>2h before:monday             when it was
+    refund "exact phrase" pref*       text that a checkpoint added
+    a OR b, -a, (a b)                 either; not; both
+    thread:support-* branch:main      the thread, the branch
+    id: tag: label: kind: step>=10    the checkpoint
+    time>2h before:monday             its time
     meta.user.plan:pro                its metadata
-    channel:messages role:human       where the text is
-    size>1mb steps>100 updated>7d     how large; of the thread
+    channel:messages role:human       the channel and role of the text
+    size>1mb steps>100 updated>7d     its size; properties of the thread
 
-    Quote the query, so that the shell leaves it alone. Ends with code 3 if nothing matches.
+    Quote the query for the shell. The exit code is 3 if nothing matches.
 
     \b
     holdfast grep 'refund -role:ai time>2h'
     holdfast grep -l '"on its way" thread:support-*'
     """
     if index and drop_index:
-        raise click.UsageError("--index makes what --drop-index removes: give one of them")
+        raise click.UsageError("give --index or --drop-index, not both")
     if index or drop_index:
         done = _set_index(session, drop=drop_index)
         if not query:
@@ -72,14 +75,14 @@ def grep(
                 session.emit(done)
             return
     elif not query:
-        raise click.UsageError("what is to be found?")
-    search = _Search(session, " ".join(query), limit)
+        raise click.UsageError("a query is missing")
+    search = _Search(session, " ".join(query), limit, kind)
     if count or only_threads:
         _by_thread(session, search, count=count)
     else:
         _each(session, search)
-    search.tell()
-    if not search.found:
+    search.finish()
+    if not search.count:
         raise click.exceptions.Exit(NOT_FOUND)
 
 
@@ -89,65 +92,76 @@ def _set_index(session: CliContext, *, drop: bool) -> object:
         dropped = store.maintenance.drop_index()
         session.note("The index was removed." if dropped else "There was no index.")
         return {"dropped": dropped}
-    with session.progress("Indexing") as tell:
-        made = store.maintenance.build_index(progress=tell)
-    session.note(f"The index has the words of {plural(made.threads, 'thread')}; {plural(made.steps, 'step')} were new.")
-    return made
+    with session.progress("Indexing") as progress:
+        report = store.maintenance.build_index(progress=progress)
+    session.note(f"Indexed {plural(report.threads, 'thread')}; {plural(report.steps, 'step')} were new.")
+    return report
 
 
 class _Search:
-    """What a query finds, page by page."""
+    """The matches of a query, page by page: first those in threads, which may be indexed, then in other lines."""
 
-    def __init__(self, session: CliContext, query: str, limit: int | None) -> None:
+    def __init__(self, session: CliContext, query: str, limit: int | None, kind: str) -> None:
         self._session = session
         self._query = query
         self._limit = limit
+        self._kinds = ("thread", "agent", "scope", "session") if kind == "all" else (kind,)
         self._store: Store = session.open()
-        self._looked = 0
+        self._scanned = 0
         self._unreadable = 0
-        self._scanned = False
-        self.found = 0
+        self.count = 0
 
     def __iter__(self) -> Iterator[SearchMatch]:
+        for kind in self._kinds:
+            yield from self._matches(kind)
+
+    def _matches(self, kind: Any) -> Iterator[SearchMatch]:
         after = None
-        while self._limit is None or self.found < self._limit:
-            left = _PAGE if self._limit is None else min(_PAGE, self._limit - self.found)
-            with self._session.progress("Searching") as tell:
-                told = None if self._session.paging else tell
-                page = self._store.search(self._query, limit=left, after=after, progress=told)
-            self._looked += page.examined
+        while self._limit is None or self.count < self._limit:
+            left = _PAGE if self._limit is None else min(_PAGE, self._limit - self.count)
+            with self._session.progress("Searching") as progress:
+                callback = None if self._session.paging else progress
+                page = self._store.search(self._query, limit=left, cursor=after, progress=callback, kind=kind)
             self._unreadable += page.unreadable
-            self._scanned = page.how == "scan"
-            self.found += len(page.matches)
-            yield from page.matches
+            if kind == "thread" and page.how == "scan":
+                self._scanned += page.examined
+            self.count += len(page)
+            yield from page
             after = page.next
             if after is None:
                 return
 
-    def tell(self) -> None:
-        """Say how it was found, if that was not quick, and what could not be read."""
-        from holdfast.history.query import TextTerm, parse, walk
+    def finish(self) -> None:
+        """Warn of checkpoints that could not be read, and recommend an index where there is none."""
+        from holdfast.history import has_text
 
         if self._unreadable:
             self._session.warn(
                 f"{plural(self._unreadable, 'checkpoint')} could not be read and may match; see holdfast verify"
             )
-        asks_text = any(isinstance(each, TextTerm) for each in walk(parse(self._query)))
-        if self._scanned and asks_text and self._store._engine.context.backend.capabilities.words:
+        if self._scanned and has_text(self._query) and self._store.capabilities.words:
             self._session.note(
-                f"Looked at {plural(self._looked, 'checkpoint')}, without an index. To have one: holdfast grep --index"
+                f"Searched {plural(self._scanned, 'checkpoint')} without an index. To build one: holdfast grep --index"
             )
 
 
 def _by_thread(session: CliContext, search: _Search, *, count: bool) -> None:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for match in search:
-        found[match.thread] = found.get(match.thread, 0) + 1
-        if not count and found[match.thread] == 1:
-            _write(session, {"thread": match.thread}, safe(match.thread))
+        counts[match.thread] = counts.get(match.thread, 0) + 1
+        if not count and counts[match.thread] == 1:
+            _write(session, {"thread": match.thread}, safe(_title(match.thread)))
     if count:
-        for thread, number in found.items():
-            _write(session, {"thread": thread, "count": number}, f"{safe(thread)}:{number}")
+        for thread, number in counts.items():
+            _write(session, {"thread": thread, "count": number}, f"{safe(_title(thread))}:{number}")
+
+
+def _title(thread: str) -> str:
+    """Return the name of a thread, or the kind and the name of another line: `agent notes-1`."""
+    from holdfast.store import line_kind, short_name
+
+    kind = line_kind(thread)
+    return thread if kind == "thread" else f"{kind} {short_name(thread)}"
 
 
 def _write(session: CliContext, record: object, text: str) -> None:
@@ -175,10 +189,10 @@ def _each(session: CliContext, search: _Search) -> None:
 
 
 def _heading(session: CliContext, match: SearchMatch) -> None:
-    """For people: the checkpoint, and below it where in it."""
+    """Write a match for a terminal: the checkpoint, and the hits below it."""
     out = session.out
     about = f"step {match.step}, {safe(match.kind)}, {ago(match.time)}"
-    out.line(f"{out.style(safe(match.thread), 'magenta')} {out.style(safe(match.id), 'yellow')} {about}")
+    out.line(f"{out.style(safe(_title(match.thread)), 'magenta')} {out.style(safe(match.id), 'yellow')} {about}")
     for hit in match.hits:
         who = f" {safe(hit.role)}" if hit.role else ""
         out.line(f"  {out.style(safe(hit.path), 'cyan')}{who}: {_excerpt(session, hit)}")
@@ -187,9 +201,9 @@ def _heading(session: CliContext, match: SearchMatch) -> None:
 
 
 def _lines(session: CliContext, match: SearchMatch) -> None:
-    """For programs: thread, checkpoint, place and text, with colons between."""
+    """Write a match for a pipe: thread, checkpoint, path and text, separated by colons."""
     out = session.out
-    start = f"{out.style(safe(match.thread), 'magenta')}:{out.style(safe(match.id), 'yellow')}"
+    start = f"{out.style(safe(_title(match.thread)), 'magenta')}:{out.style(safe(match.id), 'yellow')}"
     for hit in match.hits:
         out.line(f"{start}:{out.style(safe(hit.path), 'cyan')}: {_excerpt(session, hit)}")
     if not match.hits:
@@ -197,7 +211,7 @@ def _lines(session: CliContext, match: SearchMatch) -> None:
 
 
 def _excerpt(session: CliContext, hit: SearchHit) -> str:
-    """The text around a hit, with the hit in colour."""
+    """Highlight the hit in its text."""
     parts, at = [], 0
     for low, high in hit.spans:
         parts += [safe(hit.excerpt[at:low]), session.out.style(safe(hit.excerpt[low:high]), "red", "bold")]

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: scheduled work."""
+"""`holdfast jobs`: scheduled jobs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import CorruptError
-from holdfast.interfaces.cli.base import CliContext, command, group, pairs, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, group, limit_option, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import ThreadNameType
 from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.jobs.api import Jobs
-    from holdfast.maintenance.jobs.jobs import Job, JobRun
-    from holdfast.store.store import Store
+    from holdfast.jobs import Job, JobRun
+    from holdfast.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
 _LOG_HEADS = ("STARTED", "TOOK", "OUTCOME", "BY", "")
@@ -32,18 +31,18 @@ class JobNameType(ThreadNameType):
     name = "job"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [job.name for job in _jobs(store).list()]
+        return [job.name for job in store.jobs.list()]
 
 
 class KindNameType(click.ParamType[str]):
-    """The name of a kind of jobs."""
+    """The name of a kind of job."""
 
     name = "kind"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.maintenance.jobs.builtin import JobTypes
+        from holdfast.jobs import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
 
@@ -51,45 +50,23 @@ class KindNameType(click.ParamType[str]):
 JOB = JobNameType()
 
 
-def _jobs(store: Store) -> Jobs:
-    from holdfast.maintenance.jobs.api import Jobs
-
-    return Jobs(store)
-
-
 def job_record(job: Job) -> dict[str, Any]:
-    """A job as a record."""
-    return {
-        "name": job.name,
-        "kind": job.kind,
-        "schedule": job.schedule,
-        "settings": dict(job.settings),
-        "paused": job.paused,
-        "due": job.due,
-        "failures": job.failures,
-        "runs": [run_record(run) for run in job.runs],
-    }
+    """Return a job as a record."""
+    names = ("name", "kind", "schedule", "settings", "paused", "due", "failures")
+    return {name: getattr(job, name) for name in names} | {"runs": [run_record(run) for run in job.runs]}
 
 
 def run_record(run: JobRun) -> dict[str, Any]:
-    """A run as a record."""
-    return {
-        "started": run.started,
-        "ended": run.ended,
-        "outcome": run.outcome,
-        "summary": run.summary,
-        "error": run.error,
-        "code": run.code,
-        "by": run.by,
-    }
+    """Return a run of a job as a record."""
+    return {name: getattr(run, name) for name in ("started", "ended", "outcome", "summary", "error", "code", "by")}
 
 
 @group("jobs", invoke_without_command=True)
 def jobs(session: CliContext) -> None:
-    """List, add, run or pause scheduled work.
+    """List, add, run or pause scheduled jobs.
 
-    Jobs are kept in the store. `holdfast jobs work` runs what is due, as long as it is left running; any number of
-    them may work on one store, and each job is run by one.
+    Jobs are stored in the store. `holdfast jobs work` runs those that are due; any number of processes may do so, and
+    each job is run by one of them.
     """
     if click.get_current_context().invoked_subcommand is None:
         _list(session)
@@ -102,15 +79,15 @@ def list_(session: CliContext) -> None:
 
 
 def _list(session: CliContext) -> None:
-    found = _jobs(session.open()).list()
+    jobs = session.open().jobs.list()
     if session.json:
-        session.emit_all(map(job_record, found))
+        session.emit_all(map(job_record, jobs))
         return
-    if not found:
+    if not jobs:
         session.note("There are no jobs. See `holdfast jobs kinds`, and add one with `holdfast jobs add`.")
         return
     now = datetime.now(UTC)
-    rows = [(job.name, job.kind, job.schedule or "by hand", _due(job, now), *(_last(job, now))) for job in found]
+    rows = [(job.name, job.kind, job.schedule or "by hand", _due(job, now), *(_last(job, now))) for job in jobs]
     session.out.table(_HEADS, rows, shrink="OUTCOME", styles={"NAME": "yellow"})
 
 
@@ -127,18 +104,18 @@ def _last(job: Job, now: datetime) -> tuple[str, str]:
     if job.last is None:
         return "never", ""
     failed = f" ({job.failures} in a row)" if job.failures > 1 else ""
-    said = job.last.summary or job.last.error
-    return ago(job.last.started, now), f"{job.last.outcome}{failed}" + (f": {said}" if said else "")
+    summary = job.last.summary or job.last.error
+    return ago(job.last.started, now), f"{job.last.outcome}{failed}" + (f": {summary}" if summary else "")
 
 
 @command("add")
 @click.argument("name")
 @click.argument("kind", type=KindNameType())
-@click.option("--every", metavar="SPAN", help="Run it again so long after the last time: 30m, 6h, 1d.")
+@click.option("--every", metavar="SPAN", help="The interval: 30m, 6h, 1d.")
 @click.option("--schedule", metavar="WHEN", help="Or when: 'daily at 03:00', 'weekly on sun at 03:00', '0 3 * * *'.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; the value is JSON, or text.")
-@click.option("--paused", is_flag=True, help="Do not run it until it is resumed.")
-@click.option("--replace", is_flag=True, help="Take the place of the job that has this name.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; the value is JSON or text.")
+@click.option("--paused", is_flag=True, help="Add it paused.")
+@click.option("--replace", is_flag=True, help="Replace the job of this name.")
 def add(
     session: CliContext,
     name: str,
@@ -149,23 +126,21 @@ def add(
     paused: bool,
     replace: bool,
 ) -> None:
-    """Add a job. Without a schedule, it runs only when it is told to: `holdfast jobs run NAME`.
+    """Add a job. Without a schedule, only `holdfast jobs run NAME` runs it.
 
     \b
     holdfast jobs add nightly prune --schedule 'daily at 03:00' --set keep_last=100
     holdfast jobs add check verify --every 7d
     """
     if every is not None and schedule is not None:
-        raise click.UsageError("--every and --schedule say the same: give one of them")
+        raise click.UsageError("give --every or --schedule, not both")
     when = schedule or (f"every {every}" if every is not None else "")
     store = session.open(write=True)
-    made = _jobs(store).add(
-        name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace
-    )
+    job = store.jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace)
     if session.json:
-        session.emit(job_record(made))
+        session.emit(job_record(job))
         return
-    due = f", due {_due(made, datetime.now(UTC))}" if made.due else ""
+    due = f", due {_due(job, datetime.now(UTC))}" if job.due else ""
     session.note(f"Added the job {name}{due}.")
 
 
@@ -173,46 +148,46 @@ def add(
 @click.argument("name", type=JOB)
 @yes_option
 def remove(session: CliContext, name: str, yes: bool) -> None:
-    """Forget a job, and its log. A run that is under way goes on to its end."""
-    found = _jobs(session.open(write=True))
-    with contextlib.suppress(CorruptError):  # it can be removed all the same
-        found.get(name)
+    """Remove a job and its log. A run in progress continues to its end."""
+    jobs = session.open(write=True).jobs
+    with contextlib.suppress(CorruptError):  # a damaged job can be removed, too
+        jobs.get(name)
     session.confirm(f"Remove the job {name}?", yes=yes)
-    found.remove(name)
+    jobs.remove(name)
     session.tell(f"Removed the job {name}.", {"name": name, "removed": True})
 
 
 @command("pause")
 @click.argument("name", type=JOB)
 def pause(session: CliContext, name: str) -> None:
-    """Have a job run no more, until it is resumed."""
-    job = _jobs(session.open(write=True)).pause(name)
+    """Pause a job until it is resumed."""
+    job = session.open(write=True).jobs.pause(name)
     session.tell(f"Paused the job {name}.", job_record(job))
 
 
 @command("resume")
 @click.argument("name", type=JOB)
 def resume(session: CliContext, name: str) -> None:
-    """Have a paused job run again, at the next time of its schedule."""
-    job = _jobs(session.open(write=True)).resume(name)
+    """Resume a paused job, at the next time of its schedule."""
+    job = session.open(write=True).jobs.resume(name)
     session.tell(f"Resumed the job {name}, due {_due(job, datetime.now(UTC)) or 'by hand'}.", job_record(job))
 
 
 @command("run")
 @click.argument("name", type=JOB)
 def run(session: CliContext, name: str) -> None:
-    """Run a job now, in this process, whether it is due or not.
+    """Run a job now, in this process.
 
-    Ctrl-C ends it between two of its steps.
+    Ctrl-C stops it between two of its steps.
     """
     store = session.open(write=True)
-    with session.progress(name) as progress, _asked_to_stop(session) as asked:
-        done = _jobs(store).run(name, progress=progress, stop=lambda: bool(asked))
+    with session.progress(name) as progress, _stop_on_signal(session) as signals:
+        done = store.jobs.run(name, progress=progress, stop=lambda: bool(signals))
     if session.json:
         session.emit({"name": name, **run_record(done)})
     else:
         session.out.line(f"{safe(name)}: {_outcome(session, done)} {safe(done.summary)}".rstrip())
-    if asked and done.outcome == "stopped":
+    if signals and done.outcome == "stopped":
         raise click.exceptions.Exit(INTERRUPTED)
     if not done.ok:
         raise click.exceptions.Exit(FINDINGS)
@@ -223,61 +198,60 @@ def _outcome(session: CliContext, done: JobRun) -> str:
 
 
 @command("work")
-@click.option("--once", is_flag=True, help="Run what is due now, and end: for a scheduler of your own.")
+@click.option("--once", is_flag=True, help="Run what is due now, and exit: for your own scheduler.")
 def work(session: CliContext, once: bool) -> None:
-    """Run jobs when they are due, until it is stopped.
+    """Run jobs when they are due, until Ctrl-C.
 
-    Ctrl-C, or the signal TERM, ends it between two steps of a job; the job is run again by the next runner. With
-    --once, the exit code tells whether all went well.
+    Ctrl-C or the signal TERM stops it between two steps of a job, which the next runner repeats. With --once, the exit
+    code is not 0 if a job failed.
     """
-    from holdfast.backends.runtime.drivers import run as driven
-    from holdfast.maintenance.jobs.runner import JobRunner
+    from holdfast.jobs import JobRunner
 
     store = session.open(write=True)
-    ended: list[str] = []
+    outcomes: list[str] = []
 
     def on_run(job: Job, done: JobRun) -> None:
-        ended.append(done.outcome)
+        outcomes.append(done.outcome)
         if session.json:
             session.emit({"name": job.name, **run_record(done)})
         else:
-            said = done.summary or done.error
+            summary = done.summary or done.error
             session.out.line(
-                f"{local(done.started)}  {safe(job.name)}: {_outcome(session, done)} {safe(said)}".rstrip()
+                f"{local(done.started)}  {safe(job.name)}: {_outcome(session, done)} {safe(summary)}".rstrip()
             )
         session.out.flush()
 
     with session.progress("jobs") as progress:
         runner = JobRunner(store, on_run=on_run, progress=progress)
-        with _asked_to_stop(session, lambda: runner.stop(wait=False)) as asked:
+        with _stop_on_signal(session, lambda: runner.stop(wait=False)) as signals:
             if once:
-                driven(runner.round())
+                runner.run_due()
             else:
-                session.note("Waiting for jobs to be due. Ctrl-C ends.")
+                session.note("Waiting for jobs to be due. Ctrl-C stops.")
                 runner.work()
-    if signal.SIGINT in asked:
+    if signal.SIGINT in signals:
         raise click.exceptions.Exit(INTERRUPTED)
-    if once and "failed" in ended:
+    if once and "failed" in outcomes:
         raise click.exceptions.Exit(ERROR)
-    if once and "findings" in ended:
+    if once and "findings" in outcomes:
         raise click.exceptions.Exit(FINDINGS)
 
 
 @contextlib.contextmanager
-def _asked_to_stop(session: CliContext, tell: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """While this lasts, a first Ctrl-C or TERM only asks to stop; a second one breaks off."""
-    asked: list[int] = []
+def _stop_on_signal(session: CliContext, on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Let a first Ctrl-C or TERM stop after the current step, and a second one at once. Yields the signals."""
+    signals: list[int] = []
 
     def stop(number: int, frame: object) -> None:  # noqa: ARG001
-        if asked:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
-        tell()
-        session.note("\nEnding after this step. Ctrl-C again breaks off.")
+        signals.append(number)
+        on_stop()
+        session.note("\nStopping after this step. Ctrl-C again stops at once.")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -285,32 +259,32 @@ def _asked_to_stop(session: CliContext, tell: Callable[[], None] = lambda: None)
 
 @command("log")
 @click.argument("name", type=JOB)
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many runs at most.")
+@limit_option()
 def log(session: CliContext, name: str, limit: int | None) -> None:
     """Show the last runs of a job, the latest first."""
-    runs = _jobs(session.open()).get(name).runs[:limit]
+    runs = session.open().jobs.get(name).runs[:limit]
     if session.json:
         session.emit_all(map(run_record, runs))
         return
     session.out.page()
-    rows = [(local(run.started), _took(run), run.outcome, run.by, run.summary or run.error) for run in runs]
+    rows = [(local(run.started), _duration(run), run.outcome, run.by, run.summary or run.error) for run in runs]
     if rows:
         session.out.table(_LOG_HEADS, rows, shrink="")
     else:
-        session.note("It has not run yet.")
+        session.note(f"{name} has not run yet.")
 
 
-def _took(run: JobRun) -> str:
+def _duration(run: JobRun) -> str:
     return f"{(run.ended_ns - run.started_ns) / 1e9:.1f} s" if run.ended_ns else ""
 
 
 @command("kinds")
 def kinds(session: CliContext) -> None:
-    """List the kinds of jobs, and their settings."""
-    from holdfast.maintenance.jobs.builtin import JobTypes
+    """List the kinds of jobs and their settings."""
+    from holdfast.jobs import JobTypes
 
-    known = JobTypes()
-    for each in map(known.get, known.names()):
+    types = JobTypes()
+    for each in map(types.get, types.names()):
         if session.json:
             session.emit({"kind": each.name, "about": each.about, "settings": dict(each.settings)})
             continue

@@ -1,4 +1,4 @@
-"""What the store hands out, as JSON: one object to a line, times in ISO 8601 and UTC."""
+"""Records as JSON: one object to a line, times in ISO 8601 and UTC."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from holdfast.engine.types import Checkpoint
+from holdfast.store import Checkpoint
 
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""What JSON leaves as it is, and a terminal may obey."""
+"""Control characters that JSON does not escape."""
 
 
 def encode(record: object) -> str:
-    """A record as one line of JSON. Takes dataclasses, named tuples, times, and values of any state."""
+    """Encode a record as a line of JSON: dataclasses, named tuples, times, and any value of a state."""
     from msgspec.json import encode
 
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", encode(plain(record)).decode())
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", encode(plain(record)).decode())
 
 
 def plain(value: Any) -> Any:
-    """A value as a tree of what JSON has a form for."""
+    """Convert a value to a tree of JSON values."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -57,7 +57,7 @@ def _fits(number: float) -> bool:
 
 
 def _text(text: str) -> str:
-    """Text without halves of characters, which cannot be written as UTF-8."""
+    """Replace halves of surrogate pairs, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -66,15 +66,7 @@ def _text(text: str) -> str:
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A checkpoint as a record, without its state."""
-    return {
-        "thread": checkpoint.thread,
-        "id": checkpoint.id,
-        "parent": checkpoint.parent,
-        "branch": checkpoint.branch,
-        "step": checkpoint.step,
-        "time": plain(checkpoint.time),
-        "kind": checkpoint.kind,
-        "hash": checkpoint.hash,
-        "metadata": plain(dict(checkpoint.metadata)),
-    }
+    """Return a checkpoint as a record, without its state."""
+    fields = checkpoint._asdict() | {"metadata": dict(checkpoint.metadata)}
+    del fields["state"]
+    return {name: plain(value) for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""`holdfast merge`: what another branch changed, brought in."""
+"""`holdfast merge`: merging a branch, with conflicts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.prompt import ask
 
 if TYPE_CHECKING:
-    from holdfast.history.merge import MergeConflict
+    from holdfast.history import MergeConflict
 
 STRATEGIES = ("ours", "theirs", "union")
 
@@ -23,18 +22,16 @@ STRATEGIES = ("ours", "theirs", "union")
 @command("merge")
 @click.argument("thread", type=THREAD)
 @click.argument("theirs", type=REVISION)
-@click.option("--into", type=BRANCH, default="HEAD", help="The branch that goes on with it; the latest checkpoint's.")
-@click.option(
-    "-s", "-X", "--strategy", type=click.Choice(STRATEGIES), help="What settles what both sides changed differently."
-)
+@click.option("--into", type=BRANCH, default="HEAD", help="The branch to merge into; by default that of HEAD.")
+@click.option("-s", "-X", "--strategy", type=click.Choice(STRATEGIES), help="How to resolve conflicts.")
 @click.option(
     "--resolve",
     multiple=True,
     metavar="PATH=STRATEGY",
-    help="The same for what is at a place or below: messages=union.",
+    help="How to resolve conflicts at or below a path: messages=union.",
 )
-@click.option("-i", "--interactive", is_flag=True, help="Ask what is to be there, for each.")
-@click.option("-m", "--message", help="Say why; it is kept in the metadata.")
+@click.option("-i", "--interactive", is_flag=True, help="Ask for each conflict.")
+@click.option("-m", "--message", help="A message for the metadata.")
 def merge(
     session: CliContext,
     thread: str,
@@ -45,64 +42,61 @@ def merge(
     interactive: bool,
     message: str | None,
 ) -> None:
-    """Bring another branch's changes in.
+    """Merge a branch.
 
-    What THEIRS, a branch or any other revision, changed since the common ancestor is brought into --into, in a
-    checkpoint with two parents. Where both sides changed the same thing differently nothing is saved, unless it is
-    settled: by a strategy, by place, or by you.
+    What THEIRS, a branch or another revision, changed since the common ancestor is merged into --into, in a checkpoint
+    with two parents. Conflicts are resolved by a strategy, by path, or interactively; else nothing is saved.
 
     \b
     holdfast merge chat draft
     holdfast merge chat draft --into main -s union
     """
     store = session.open(write=True)
-    ways: Any = dict(map(_way, resolve))
+    rules: Any = dict(map(_parse_rule, resolve))
     if interactive:
         if session.json:
-            raise InvalidError("what is asked and what is written would mix", hint="Give --interactive or --json")
-        ways = _Asking(session, ways)
+            raise InvalidError("give --interactive or --json, not both")
+        rules = ConflictPrompt(session, rules)
     before = store.thread(thread).resolve(into).id
     try:
-        made = store.thread(thread).merge(
+        merged = store.thread(thread).merge(
             theirs,
             into,
             strategy=strategy,
-            resolve=ways or None,
+            resolve=rules or None,
             metadata=None if message is None else {"message": message},
         )
-    except ConflictError as refused:
-        if refused.conflicts:
-            _show(session, refused.conflicts)
-            refused.hint = "Settle it with --strategy, with --resolve PATH=STRATEGY, or one by one with --interactive"
+    except ConflictError as error:
+        if error.conflicts:
+            _show(session, error.conflicts)
+            error.hint = "Resolve them with --strategy, --resolve PATH=STRATEGY or --interactive"
         raise
     if session.json:
-        session.emit(made)
-    elif made.id == before:
+        session.emit(merged)
+    elif merged.id == before:
         session.out.line("Already up to date.")
     else:
-        session.out.line(safe(f"Merged {made.merged} into {made.parent}: {made.id}."))
+        session.out.line(safe(f"Merged {merged.merged} into {merged.parent}: {merged.id}."))
 
 
-def _way(text: str) -> tuple[str, str]:
+def _parse_rule(text: str) -> tuple[str, str]:
     path, _, strategy = text.rpartition("=")
     if not path or strategy not in STRATEGIES:
-        raise InvalidError(
-            f"{text!r} does not say how to settle a place", hint="Write messages=union, plan=ours, …=theirs"
-        )
+        raise InvalidError(f"{text!r} is not PATH=STRATEGY", hint="Write messages=union, plan=ours, …=theirs")
     return path, strategy
 
 
-def _show(session: CliContext, clashes: tuple[MergeConflict, ...]) -> None:
-    """Tell of each place that both sides changed."""
+def _show(session: CliContext, conflicts: tuple[MergeConflict, ...]) -> None:
+    """Write the conflicts."""
     if session.json:
         sides = ("base", "ours", "theirs")
         session.emit_all(
-            {"clash": clash.where, **{side: _plain(getattr(clash, side)) for side in sides if _is(clash, side)}}
-            for clash in clashes
+            {"path": conflict.where, **{side: _plain(getattr(conflict, side)) for side in sides if _is(conflict, side)}}
+            for conflict in conflicts
         )
         return
-    for clash in clashes:
-        for line in _described(session, clash):
+    for conflict in conflicts:
+        for line in _describe(session, conflict):
             session.out.line(line)
     session.out.flush()
 
@@ -113,22 +107,22 @@ def _plain(value: Any) -> Any:
     return plain(value)
 
 
-def _is(clash: MergeConflict, side: str) -> bool:
-    from holdfast.engine.model.missing import MISSING
+def _is(conflict: MergeConflict, side: str) -> bool:
+    from holdfast import MISSING
 
-    return getattr(clash, side) is not MISSING
+    return getattr(conflict, side) is not MISSING
 
 
-def _described(session: CliContext, clash: MergeConflict) -> Iterator[str]:
-    from holdfast.interfaces.cli.value_view import ROOM, ValueWriter
+def _describe(session: CliContext, conflict: MergeConflict) -> Iterator[str]:
+    from holdfast.interfaces.cli.value_view import SHORT, ValueWriter
 
     out = session.out
-    yield out.style(f"both changed {safe(clash.where)}", "bold")
+    yield out.style(f"both changed {safe(conflict.where)}", "bold")
     for side, color in (("base", "dim"), ("ours", "green"), ("theirs", "cyan")):
-        if not _is(clash, side):
+        if not _is(conflict, side):
             yield f"  {out.style(side, color)}: (nothing)"
             continue
-        first, *rest = ValueWriter(out, ROOM).value(getattr(clash, side))
+        first, *rest = ValueWriter(out, SHORT).value(getattr(conflict, side))
         if rest:
             yield f"  {out.style(side, color)}:"
             yield from (f"    {line}" for line in (first, *rest))
@@ -136,49 +130,49 @@ def _described(session: CliContext, clash: MergeConflict) -> Iterator[str]:
             yield f"  {out.style(side, color)}: {first}"
 
 
-class _Asking:
-    """Asks people what is to be there. What they said once they are not asked again when others wrote meanwhile."""
+class ConflictPrompt:
+    """Asks the user to resolve conflicts, each once, also if the merge is repeated because others wrote meanwhile."""
 
-    def __init__(self, session: CliContext, ways: dict[str, str]) -> None:
+    def __init__(self, session: CliContext, rules: dict[str, str]) -> None:
         self._session = session
-        self._ways = ways
-        self._said: list[tuple[MergeConflict, Any]] = []
+        self._rules = rules
+        self._answers: list[tuple[MergeConflict, Any]] = []
 
-    def __call__(self, clash: MergeConflict) -> Any:
-        for known, said in self._said:
-            if repr(known) == repr(clash):
-                return said
-        value = self._by_place(clash)
+    def __call__(self, conflict: MergeConflict) -> Any:
+        for earlier, answer in self._answers:
+            if repr(earlier) == repr(conflict):
+                return answer
+        value = self._by_rule(conflict)
         if value is _ASK:
-            value = self._asked(clash)
-        self._said.append((clash, value))
+            value = self._ask(conflict)
+        self._answers.append((conflict, value))
         return value
 
-    def _by_place(self, clash: MergeConflict) -> Any:
-        from holdfast.engine.paths import parse_path
+    def _by_rule(self, conflict: MergeConflict) -> Any:
+        from holdfast.history import parse_path
 
-        for path, strategy in sorted(self._ways.items(), key=lambda way: -len(parse_path(way[0]))):
-            if clash.path[: len(parse_path(path))] == parse_path(path):
-                found = both(clash) if strategy == "union" else getattr(clash, strategy)
-                return _ASK if found is None and strategy == "union" else found
+        for path, strategy in sorted(self._rules.items(), key=lambda rule: -len(parse_path(rule[0]))):
+            if conflict.path[: len(parse_path(path))] == parse_path(path):
+                value = both(conflict) if strategy == "union" else getattr(conflict, strategy)
+                return _ASK if value is None and strategy == "union" else value
         return _ASK
 
-    def _asked(self, clash: MergeConflict) -> Any:
-        for line in _described(self._session, clash):
+    def _ask(self, conflict: MergeConflict) -> Any:
+        for line in _describe(self._session, conflict):
             click.echo(line, err=True)
         while True:
-            key = ask("Take (o)urs, (t)heirs, (b)oth, (e)dit, (q)uit", "o").lower()
-            if key in ("", "o", "ours"):
-                return clash.ours
+            key = click.prompt("Take (o)urs, (t)heirs, (b)oth, (e)dit, (q)uit", "o", err=True).strip().lower()
+            if key in ("o", "ours"):
+                return conflict.ours
             if key in ("t", "theirs"):
-                return clash.theirs
+                return conflict.theirs
             if key in ("b", "both"):
-                value = both(clash)
+                value = both(conflict)
                 if value is not None:
                     return value
-                click.echo("Only of lists and texts both can be taken.", err=True)
+                click.echo("Only lists and texts can be combined.", err=True)
             elif key in ("e", "edit"):
-                value = edited(clash)
+                value = edit(conflict)
                 if value is not _ASK:
                     return value
             elif key in ("q", "quit"):
@@ -187,51 +181,51 @@ class _Asking:
 
 
 _ASK = object()
-"""Stands for no answer."""
+"""Means that there is no answer yet."""
 
 
-def both(clash: MergeConflict) -> Any:
-    """What both sides have: of lists the items, of texts the lines. None of other things."""
-    ours, theirs = clash.ours, clash.theirs
+def both(conflict: MergeConflict) -> Any:
+    """Combine both sides: the items of lists, the lines of texts. None for other values."""
+    ours, theirs = conflict.ours, conflict.theirs
     if isinstance(ours, list) and isinstance(theirs, list):
-        known = [*ours, *(clash.base if isinstance(clash.base, list) else ())]
-        return [*ours, *(item for item in theirs if item not in known)]
+        existing = [*ours, *(conflict.base if isinstance(conflict.base, list) else ())]
+        return [*ours, *(item for item in theirs if item not in existing)]
     if isinstance(ours, str) and isinstance(theirs, str):
         return f"{ours}{'' if ours.endswith(chr(10)) else chr(10)}{theirs}"
     return None
 
 
-def edited(clash: MergeConflict) -> Any:
-    """What people make of a value in their editor, as JSON; nothing, if they leave none. `_ASK` if it is no JSON."""
+def edit(conflict: MergeConflict) -> Any:
+    """Let the user edit a value as JSON: `MISSING` if it is left empty, `_ASK` if it is not JSON."""
     from msgspec import DecodeError
     from msgspec.json import decode
 
+    from holdfast import MISSING
     from holdfast.codec import default_codec
-    from holdfast.engine.model.missing import MISSING
 
-    lines = [f"// {clash.where}: what is to be there, as JSON. Lines that start with // are left out.", ""]
-    lines += _json_lines(clash.ours)
+    lines = [f"// {conflict.where}: the merged value as JSON. Lines that start with // are ignored.", ""]
+    lines += _json_lines(conflict.ours)
     for side in ("base", "theirs"):
-        lines += ["", f"// {side}:", *(f"// {line}" for line in _json_lines(getattr(clash, side)))]
+        lines += ["", f"// {side}:", *(f"// {line}" for line in _json_lines(getattr(conflict, side)))]
     text = click.edit("\n".join(lines) + "\n", extension=".json")
     if text is None:
         return _ASK
-    kept = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    if not kept.strip():
+    content = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    if not content.strip():
         return MISSING
     try:
-        return default_codec.from_json(decode(kept))
+        return default_codec.from_json(decode(content))
     except (DecodeError, HoldfastError) as error:
-        click.echo(f"That cannot be read: {safe(str(error))}", err=True)
+        click.echo(f"This is not JSON: {safe(str(error))}", err=True)
         return _ASK
 
 
 def _json_lines(value: Any) -> list[str]:
-    """A value as JSON from which it can be made again, in lines."""
+    """Format a value as lines of JSON with type marks."""
     from msgspec import json
 
+    from holdfast import MISSING
     from holdfast.codec import default_codec
-    from holdfast.engine.model.missing import MISSING
 
     if value is MISSING:
         return []

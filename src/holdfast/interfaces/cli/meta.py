@@ -1,16 +1,109 @@
-"""The commands about the commands: `version` and `help`."""
+"""`holdfast version`, `help` and `completion`, and the completion of a command line in a shell."""
 
 from __future__ import annotations
 
+import os
+
 import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    shell_complete,
+    split_arg_string,
+)
 
 from holdfast import __version__
-from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.base import COMPLETE, CliContext, command
+
+SHELLS = ("bash", "zsh", "fish")
+
+_BASH = """\
+%(complete_func)s() {
+    local IFS=$'\\n' response type value
+    response=$(env HOLDFAST_LINE="${COMP_LINE:0:COMP_POINT}" HOLDFAST_BREAKS="$COMP_WORDBREAKS" \\
+        %(complete_var)s=bash_complete %(prog_name)s 2>/dev/null)
+    COMPREPLY=()
+    for completion in $response; do
+        type=${completion%%%%,*} value=${completion#*,}
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            *) COMPREPLY+=("$value") ;;
+        esac
+    done
+    return 0
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class Bash(BashComplete):
+    """Completion in bash, which splits words at characters of names, `chat:1` and `t1@{2h}`: so the line is parsed."""
+
+    source_template = _BASH
+
+    @staticmethod
+    def _check_version() -> None:
+        """Accept any bash: `compopt` is only called where it is needed."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words = split_arg_string(os.environ["HOLDFAST_LINE"])
+        incomplete = "" if os.environ["HOLDFAST_LINE"][-1:].isspace() else words.pop()
+        self._incomplete = incomplete
+        return words[1:], incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        value = str(item.value)
+        if item.type == "plain":
+            # bash replaces only what follows the last of those characters.
+            breaks = set(os.environ.get("HOLDFAST_BREAKS", "")) - set("\"'")
+            start = max((index + 1 for index, sign in enumerate(self._incomplete) if sign in breaks), default=0)
+            value = _quote(value[start:])
+        return f"{item.type},{value}"
+
+
+def complete(root: click.Command, instruction: str) -> int:
+    """Complete a command line for a shell."""
+    add_completion_class(Bash)
+    session = CliContext()
+    try:
+        return shell_complete(root, {"obj": session}, "holdfast", COMPLETE, instruction)
+    finally:
+        session.close()
+
+
+def _quote(text: str) -> str:
+    """Quote a word for a shell with backslashes, which keep what was typed."""
+    return "".join(f"\\{sign}" if sign in " \t\"'\\$`&|;<>()*?[]{}!#~" else sign for sign in text)
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, session: CliContext, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    \b
+    bash:  holdfast completion bash >> ~/.bashrc
+    zsh:   holdfast completion zsh >> ~/.zshrc
+    fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    """
+    classes: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+    script = classes[shell](context.find_root().command, {}, "holdfast", COMPLETE).source()
+    if session.json:
+        session.emit({"shell": shell, "script": script})
+        return
+    session.out.line(script)
 
 
 @command("version")
 def version(session: CliContext) -> None:
-    """Print the version of holdfast, and of what it stands on."""
+    """Print the version; with --verbose, also those of Python and SQLite."""
     import platform
 
     import apsw
@@ -29,7 +122,7 @@ def version(session: CliContext) -> None:
 @click.argument("command", required=False, nargs=-1)
 @click.pass_context
 def help_(context: click.Context, session: CliContext, command: tuple[str, ...]) -> None:
-    """Show the help of a command, or of all: `holdfast help log`, `holdfast help jobs run`."""
+    """Show the help of a command: `holdfast help log`, `holdfast help jobs run`."""
     inner = context.find_root()
     for name in command:
         group = inner.command

@@ -1,16 +1,18 @@
-"""Where a command's output goes: stdout, or a pager; with colours, or without."""
+"""The output of a command: stdout or a pager, styles, tables, and a progress bar on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from contextlib import ExitStack
+from itertools import islice
+from typing import IO, Any, Self
+
+import click
 
 from holdfast.interfaces.cli.formatting import cut, pad, safe, width
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 _STYLES = {
     "bold": 1,
@@ -23,15 +25,25 @@ _STYLES = {
     "cyan": 36,
 }
 
-COLUMNS = 80
-"""How wide a terminal is that does not say."""
+_DIFF_STYLES: dict[str, tuple[str, ...]] = {
+    "place": ("cyan",),
+    "old": ("red",),
+    "new": ("green",),
+    "old word": ("red", "bold"),
+    "new word": ("green", "bold"),
+}
+
+_PAGE = 200
+_BAR = 24
+_BARS_EVERY, _LINES_EVERY = 0.1, 5.0
+"""The least number of seconds between two bars, and between two lines in a pipe."""
 
 _LEAST = 16
-"""How far the column of a table that is cut first is cut: names have to be told apart. Then others are cut."""
+"""The least width of the column of a table that is cut first, so that names stay distinct."""
 
 
 def on_terminal(stream: IO[str]) -> bool:
-    """Whether people look at a stream."""
+    """Return whether a stream is a terminal."""
     try:
         return stream.isatty()
     except ValueError:  # closed
@@ -39,86 +51,85 @@ def on_terminal(stream: IO[str]) -> bool:
 
 
 def wants_color(setting: str, stream: IO[str]) -> bool:
-    """Whether a stream gets colours. `NO_COLOR` counts for more than that it is a terminal, the option for all."""
+    """Return whether a stream gets colours: by the option, else if it is a terminal and `NO_COLOR` is not set."""
     if setting != "auto":
         return setting == "always"
     return on_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class Output:
-    """Writes what a command has to say to stdout.
+def columns(stream: IO[str]) -> int:
+    """Return the width of a terminal."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
-    On a terminal, and where the command asked for it, that is a pager, started when the first line is written: what is
-    read from the store page by page is seen at once, and no more is read than is looked at.
+
+class Output:
+    """Writes the output of a command to stdout, or to a pager if the command asks for one and stdout is a terminal.
+
+    The pager starts at once: output that is read from the store page by page appears as it is read, and no more is read
+    than is looked at.
     """
 
     def __init__(self, color: str = "auto", pager: bool = True) -> None:
         self._stream: IO[str] = sys.stdout
         self.color = wants_color(color, self._stream)
         self._pager = pager and on_terminal(self._stream)
-        self._paged: Popen[str] | None = None
+        self._stack = ExitStack()
+        self.paging = False
+        """Whether a pager runs."""
 
     @property
     def terminal(self) -> bool:
-        """Whether people look at it."""
+        """Whether stdout is a terminal."""
         return on_terminal(sys.stdout)
 
     @property
     def columns(self) -> int | None:
-        """How many columns a line has; None where nobody has to fit lines into a terminal."""
-        if not self.terminal:
-            return None
-        given = os.environ.get("COLUMNS", "")
-        if given.isdigit() and int(given):
-            return int(given)
-        try:
-            return os.get_terminal_size(sys.stdout.fileno()).columns or COLUMNS
-        except (OSError, ValueError):
-            return COLUMNS
+        """The width of the terminal; None if stdout is none."""
+        return columns(sys.stdout) if self.terminal else None
 
     def page(self) -> None:
-        """From here on, what is written goes through a pager, if anybody wants one."""
-        if not self._pager or self._paged is not None:
+        """Send the output from here on through a pager, if the user wants one."""
+        command = os.environ.get("HOLDFAST_PAGER", os.environ.get("PAGER", "less"))
+        if not self._pager or self.paging or command.strip() in ("", "cat"):
             return
-        from holdfast.interfaces.cli.pager import start_pager
-
-        self._paged = start_pager()
-        if self._paged is not None and self._paged.stdin is not None:
-            self._stream = self._paged.stdin
+        os.environ["PAGER"] = command
+        os.environ.setdefault("LESS", "FRX")  # as git does: no pager for less than a screen, colours, no clearing
+        self._stream = self._stack.enter_context(click.get_pager_file(self.color))
+        self.paging = True
 
     def line(self, text: str = "") -> None:
-        """Write a line. Text that comes from a store has been through `safe`."""
+        """Write a line. Text from a store must have been through `safe`."""
         self._stream.write(f"{text}\n")
 
     def flush(self) -> None:
-        """See to it that what was written is seen."""
+        """Write what is buffered."""
         self._stream.flush()
 
     def close(self) -> None:
-        """End the output: with a pager, wait until people have looked at it."""
-        paged, self._paged = self._paged, None
+        """End the output, and wait until the pager is left."""
+        self.paging = False
         try:
             self._stream.flush()
         finally:
-            if paged is not None:
-                from holdfast.interfaces.cli.pager import end_pager
-
-                self._stream = sys.stdout
-                end_pager(paged)
-
-    @property
-    def paging(self) -> bool:
-        """Whether a pager runs."""
-        return self._paged is not None
-
-    # For people -----------------------------------------------------------------------------------------------
+            self._stream = sys.stdout
+            self._stack.close()
 
     def style(self, text: str, *styles: str) -> str:
-        """Text in a colour, where there are colours: `style(id, "yellow")`."""
+        """Return text in a style, if the output has colours: `style(id, "yellow")`."""
         if not self.color or not text or not styles:
             return text
         codes = ";".join(str(_STYLES[style]) for style in styles)
         return f"\x1b[{codes}m{text}\x1b[0m"
+
+    def diff_line(self, parts: Iterable[tuple[str, str]]) -> str:
+        """Return a line of a diff, which consists of styled parts."""
+        return "".join(self.style(safe(text), *_DIFF_STYLES.get(style, ())) for style, text in parts)
 
     def table(
         self,
@@ -130,10 +141,10 @@ class Output:
         styles: dict[str, str] | None = None,
         widths: Sequence[int] = (),
     ) -> list[int]:
-        """Write rows under headings, each column as wide as it must be. Returns the widths, for more rows to come.
+        """Write rows under headings. Returns the widths of the columns, for further rows.
 
-        On a terminal a table is never wider than it: the column `shrink` (the first, if none is named) is cut as far
-        as need be, then the last ones. Elsewhere nothing is cut. `right` names columns of numbers.
+        A table is never wider than the terminal: the column `shrink` (by default the first) is cut, then the last
+        ones. In a pipe nothing is cut. `right` names the columns that are aligned to the right.
         """
         cells = [[safe(cell) for cell in row] for row in rows]
         fitted = list(widths) if widths else self._fit(heads, cells, shrink)
@@ -153,6 +164,14 @@ class Output:
             self.line("  ".join(parts).rstrip() if not self.color else "  ".join(parts))
         return fitted
 
+    def long_table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> bool:
+        """Write a table page by page, while its rows are read. Returns whether it has any."""
+        widths: list[int] = []
+        rows = iter(rows)
+        while page := list(islice(rows, _PAGE)):
+            widths = self.table(heads, page, widths=widths, **options)
+        return bool(widths)
+
     def _fit(self, heads: Sequence[str], cells: list[list[str]], shrink: str) -> list[int]:
         found = [max(map(width, column)) for column in zip(heads, *cells, strict=True)]
         room = self.columns
@@ -166,3 +185,61 @@ class Output:
                 break
             found[place] = max(min(smallest, found[place]), found[place] - over)
         return found
+
+
+class ProgressBar:
+    """A callback `progress(done, total, what)` that shows progress on stderr, used in a `with` block.
+
+    A terminal gets a bar, which is removed at the end. Elsewhere long work writes a line from time to time.
+    """
+
+    def __init__(self, title: str, *, hidden: bool = False) -> None:
+        self._title = title
+        self._hidden = hidden
+        self._terminal = on_terminal(sys.stderr)
+        self._next = time.monotonic() + (0 if self._terminal else _LINES_EVERY)
+        self._bar: Any = None
+        self._drawn = False
+        self.done = 0
+        """The number of the last call."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the bar, before other output. The next call draws it again."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K\x1b[?25h")  # and show the cursor, which click hides
+            sys.stderr.flush()
+
+    def __call__(self, done: int, total: int | None = None, what: str = "") -> None:
+        """Show that so many of a total are done."""
+        self.done = done
+        now = time.monotonic()
+        if self._hidden or (now < self._next and not (self._terminal and done == total)):
+            return
+        self._next = now + (_BARS_EVERY if self._terminal else _LINES_EVERY)
+        if not self._terminal:
+            click.echo(f"{self._title}: {done:,}{f' of {total:,}' if total else ''} {safe(what)}", err=True)
+            return
+        self._drawn = True
+        room = columns(sys.stderr) - 1
+        if not total or room < _BAR + 30:
+            text = f"{self._title}: {done:,}{f'/{total:,}' if total else ''} {safe(what)}"
+            sys.stderr.write(f"\r{cut(text, room)}\x1b[K")
+            sys.stderr.flush()
+            return
+        if self._bar is None:
+            self._bar = click.progressbar(
+                length=total,
+                label=self._title,
+                width=_BAR,
+                show_pos=True,
+                item_show_func=lambda item: cut(safe(item or ""), max(0, columns(sys.stderr) - _BAR - 60)),
+                file=sys.stderr,
+            )
+        self._bar.length = total
+        self._bar.update(done - self._bar.pos, what)

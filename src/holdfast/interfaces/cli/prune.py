@@ -17,8 +17,7 @@ from holdfast.interfaces.cli.formatting import ago, plural, safe, size
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from holdfast.maintenance.orphans import OrphanReport
-    from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
+    from holdfast.maintenance import OrphanReport, PruneReport, ThreadPruneReport
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -30,11 +29,11 @@ class SizeType(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
-        found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-        if found is None:
-            self.fail(f"{value!r} is no size: write 500MB, 1.5GB or 64KiB", param, ctx)
-        return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+        """Parse a size."""
+        match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            self.fail(f"{value!r} is not a size: write 500MB, 1.5GB or 64KiB", param, ctx)
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
 
 
 _COUNT = click.IntRange(1)
@@ -43,26 +42,26 @@ _COUNT = click.IntRange(1)
 @command("prune")
 @click.argument("threads", nargs=-1, type=THREAD, metavar="[THREAD]...")
 @click.option("--all", "everything", is_flag=True, help="All threads.")
-@click.option("--prefix", metavar="TEXT", help="The threads whose names start so.")
-@click.option("--where", metavar="QUERY", help="The threads that a query finds, as in 'steps>100 updated<30d'.")
+@click.option("--prefix", metavar="TEXT", help="The threads whose names start with this.")
+@click.option("--where", metavar="QUERY", help="The threads that match a query, such as 'steps>100 updated<30d'.")
 @click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N checkpoints.")
-@click.option("--keep-within", metavar="AGE", help="Keep those younger than that: 30d, 12h, 1w.")
+@click.option("--keep-within", metavar="AGE", help="Keep those of this age or less: 30d, 12h, 1w.")
 @click.option(
-    "--keep-hourly", type=_COUNT, metavar="N", help="Keep the last of each of the last N hours that have one."
+    "--keep-hourly", type=_COUNT, metavar="N", help="Keep the last checkpoint of each of the last N hours with any."
 )
-@click.option("--keep-daily", type=_COUNT, metavar="N", help="The same with days.")
-@click.option("--keep-weekly", type=_COUNT, metavar="N", help="The same with weeks, from Monday on.")
-@click.option("--keep-monthly", type=_COUNT, metavar="N", help="The same with months.")
-@click.option("--keep-yearly", type=_COUNT, metavar="N", help="The same with years.")
-@click.option("--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with such a label.")
-@click.option("--keep-where", metavar="QUERY", help="Keep those that a query finds.")
-@click.option("--keep-latest", is_flag=True, help="Keep the latest, and nothing else.")
-@click.option("--drop-tagged", is_flag=True, help="Drop also what has a tag or a label; --keep-label keeps some.")
-@click.option("--max-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until all of it together fits.")
+@click.option("--keep-daily", type=_COUNT, metavar="N", help="Keep the last of each of the last N days.")
+@click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep the last of each of the last N weeks.")
+@click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep the last of each of the last N months.")
+@click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
+@click.option("--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with a matching label.")
+@click.option("--keep-where", metavar="QUERY", help="Keep those that match a query.")
+@click.option("--keep-latest", is_flag=True, help="Keep only the latest.")
+@click.option("--drop-tagged", is_flag=True, help="Also drop those with a tag or a label, except by --keep-label.")
+@click.option("--max-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until all threads together fit.")
 @click.option("--max-thread-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until each thread fits.")
-@click.option("--local", "local_days", is_flag=True, help="Days and hours by the clock of this machine, not by UTC.")
-@click.option("--orphans", is_flag=True, help="Remove also rows that belong to nothing, as of a copy that died.")
-@click.option("--grace", metavar="AGE", default="1d", show_default=True, help="How long orphans are left alone.")
+@click.option("--local", "local_days", is_flag=True, help="Days and hours in the local zone instead of UTC.")
+@click.option("--orphans", is_flag=True, help="Also remove rows that belong to nothing.")
+@click.option("--grace", metavar="AGE", default="1d", show_default=True, help="The least age of removed orphans.")
 @dry_run_option
 @yes_option
 def prune(
@@ -77,11 +76,10 @@ def prune(
     yes: bool,
     **rules: Any,
 ) -> None:
-    """Remove old checkpoints of some threads, or of all, by a policy.
+    """Remove old checkpoints of threads by a policy.
 
-    A checkpoint stays if any rule keeps it, and reads as before. The latest, the last one of each named branch and what
-    is pinned always stay; what has a tag or a label, unless --drop-tagged is given. Threads that are held are left
-    alone.
+    A checkpoint is kept if any rule keeps it. The latest, the last one of each named branch, pinned checkpoints, and
+    those with a tag or a label (unless --drop-tagged is given) are always kept. Held threads are skipped.
 
     \b
     holdfast prune chat-1 --keep-last 100
@@ -91,65 +89,65 @@ def prune(
     policy = _policy(rules)
     if policy is None and not orphans:
         raise InvalidError(
-            "no rule says what is to stay", hint="Give --keep-last, --keep-within, --keep-daily, --max-size …"
+            "no rule says what to keep", hint="Give --keep-last, --keep-within, --keep-daily, --max-size …"
         )
     if policy is not None and not (threads or everything or prefix is not None or where is not None):
-        raise InvalidError("no thread is named", hint="Name threads, or give --all, --prefix or --where")
+        raise InvalidError("no thread is selected", hint="Name threads, or give --all, --prefix or --where")
     if policy is not None and everything and (threads or prefix is not None or where is not None):
-        raise InvalidError("--all stands for all threads, and others are named", hint="Leave out one of them")
+        raise InvalidError("give --all or a selection of threads, not both")
     if not (dry_run or yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
-        session.confirm("", yes=False)  # says that nobody can be asked
+        session.confirm("", yes=False)  # raises, before the long dry run
     store = session.open(write=not dry_run)
     selected: dict[str, Any] = {"threads": threads or None, "prefix": prefix or "", "where": where}
     details = session.verbose or len(threads) == 1
 
     def run(*, dry: bool, shown: bool) -> tuple[PruneReport | None, OrphanReport | None]:
-        pruned = left = None
-        with session.progress("Looking" if dry else "Pruning") as tell:
+        pruned = swept = None
+        with session.progress("Planning" if dry else "Pruning") as progress:
             if policy is not None:
-                each = (lambda thread: _show(session, thread, details=details, dry=dry)) if shown else _unseen
-                pruned = store.maintenance.prune(policy=policy, **selected, dry_run=dry, progress=tell, each=each)
+                each = (lambda thread: _show(session, thread, details=details, dry=dry)) if shown else _ignore
+                pruned = store.maintenance.prune(policy=policy, **selected, dry_run=dry, progress=progress, each=each)
             if orphans:
-                left = store.maintenance.sweep_orphans(dry_run=dry, grace=grace, progress=tell)
-        return pruned, left
+                swept = store.maintenance.sweep_orphans(dry_run=dry, grace=grace, progress=progress)
+        return pruned, swept
 
     planned = dry_run or not yes
     if planned:
-        pruned, left = run(dry=True, shown=dry_run or not session.json)
-        if dry_run or not (_goes(pruned) or _goes(left)):
-            _end(session, pruned, left, shown=True)
+        pruned, swept = run(dry=True, shown=dry_run or not session.json)
+        if dry_run or not (_removes(pruned) or _removes(swept)):
+            _finish(session, pruned, swept, shown=True)
             return
-        _end(session, pruned, left, shown=not session.json, final=False)
-        session.confirm("Go on?", yes=False)
-    pruned, left = run(dry=False, shown=session.json or not planned)
-    _end(session, pruned, left, shown=True)
+        _finish(session, pruned, swept, shown=not session.json, final=False)
+        session.confirm("Continue?", yes=False)
+    pruned, swept = run(dry=False, shown=session.json or not planned)
+    _finish(session, pruned, swept, shown=True)
 
 
 def _policy(rules: dict[str, Any]) -> Any:
-    from holdfast.maintenance.retention import Retention
+    from holdfast.maintenance import Retention
 
-    given = {
+    fields = {
         **{name: value for name, value in rules.items() if name.startswith("keep_") and value},
         "keep_tagged": not rules["drop_tagged"],
         "max_bytes": rules["max_size"],
         "max_thread_bytes": rules["max_thread_size"],
     }
-    if len(given) == 3 and given["max_bytes"] is None and given["max_thread_bytes"] is None:
+    if len(fields) == 3 and fields["max_bytes"] is None and fields["max_thread_bytes"] is None:
         return None
-    # None, and not the zone of now: that would be an hour off for the other half of the year.
-    return Retention(**given, zone=None if rules["local_days"] else UTC)
+    # None is the local zone; its present offset would be wrong for half of the year.
+    return Retention(**fields, zone=None if rules["local_days"] else UTC)
 
 
-def _unseen(thread: ThreadPruneReport) -> None:
-    """The plan said it all."""
+def _ignore(thread: ThreadPruneReport) -> None:
+    """The plan was shown already."""
 
 
-def _goes(report: PruneReport | OrphanReport | None) -> bool:
+def _removes(report: PruneReport | OrphanReport | None) -> bool:
     return report is not None and bool(report.rows or getattr(report, "dropped", 0))
 
 
 def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry: bool) -> None:
-    """Write what becomes of a thread."""
+    """Write the effect on a thread."""
     if session.json:
         session.emit(thread)
         return
@@ -165,53 +163,53 @@ def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry:
         if rows:
             out.table(("", "CHECKPOINT", "SAVED", "WHY"), rows, styles={"CHECKPOINT": "yellow"})
     if thread.dropped or details:
-        goes = "would go" if dry else "removed"
-        text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {goes}, {thread.kept:,} kept, "
-        out.line(safe(text + f"{_signed(thread.bytes)} {'would return' if dry else 'returned'}"))
+        verb = "would be removed" if dry else "removed"
+        text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
+        out.line(safe(text + f"{_signed(thread.bytes)} {'would be freed' if dry else 'freed'}"))
 
 
 def _signed(count: int) -> str:
     return size(count) if count >= 0 else f"-{size(-count)}"
 
 
-def _end(
-    session: CliContext, pruned: PruneReport | None, left: OrphanReport | None, *, shown: bool, final: bool = True
+def _finish(
+    session: CliContext, pruned: PruneReport | None, swept: OrphanReport | None, *, shown: bool, final: bool = True
 ) -> None:
-    """Write what it comes to; at the end, with the exit code that fits."""
+    """Write the totals; if it is `final`, exit with a code that tells of problems."""
     if shown:
-        _sum_up(session, pruned, left)
+        _write_totals(session, pruned, swept)
     if not final:
         return
     codes = {each.code for each in pruned.problems} if pruned is not None else set()
-    if left is not None and left.problems:
+    if swept is not None and swept.problems:
         codes.add("corrupt")
     if codes:
         raise click.exceptions.Exit(INTEGRITY if "corrupt" in codes else ERROR if codes == {"denied"} else CONFLICT)
 
 
-def _sum_up(session: CliContext, pruned: PruneReport | None, left: OrphanReport | None) -> None:
+def _write_totals(session: CliContext, pruned: PruneReport | None, swept: OrphanReport | None) -> None:
     if session.json:
         total: dict[str, Any] = {}
         if pruned is not None:
             names = ("dry_run", "kept", "dropped", "rows", "bytes", "left", "over")
             total["pruned"] = {"threads": len(pruned.threads), **{name: getattr(pruned, name) for name in names}}
-        if left is not None:
-            total["orphans"] = left
+        if swept is not None:
+            total["orphans"] = swept
         session.emit({"total": total})
         return
     out = session.out
     if pruned is not None:
-        goes, returns = ("would go", "would return") if pruned.dry_run else ("removed", "returned")
-        text = f"{plural(pruned.dropped, 'checkpoint')} of {plural(len(pruned.threads), 'thread')} {goes}, "
-        text += f"{pruned.kept:,} kept; {_signed(pruned.bytes)} {returns}."
+        would = "would be " if pruned.dry_run else ""
+        text = f"{plural(pruned.dropped, 'checkpoint')} of {plural(len(pruned.threads), 'thread')} {would}removed, "
+        text += f"{pruned.kept:,} kept; {_signed(pruned.bytes)} {would}freed."
         out.line(out.style(text, "bold"))
         if pruned.over:
-            session.warn(f"what must stay is {size(pruned.over)} larger than it may be")
-    if left is not None:
-        for each in left.found:
-            later = "; may be in use, goes later" if each.waits else ""
+            session.warn(f"the checkpoints that must be kept exceed the limit by {size(pruned.over)}")
+    if swept is not None:
+        for each in swept.found:
+            later = "; may be in use, to be removed later" if each.waits else ""
             out.line(safe(f"{each.thread}: {plural(each.rows, 'row')}, {size(each.bytes)}, {each.what}{later}"))
-        for name, problem in left.problems.items():
+        for name, problem in swept.problems.items():
             session.warn(f"{name}: {problem}")
-        goes = "would go" if left.dry_run else "removed"
-        out.line(out.style(f"{plural(left.rows, 'row')} of orphans {goes}, {size(left.bytes)}.", "bold"))
+        verb = "would be removed" if swept.dry_run else "removed"
+        out.line(out.style(f"{plural(swept.rows, 'orphaned row')} {verb}, {size(swept.bytes)}.", "bold"))

@@ -1,4 +1,4 @@
-"""What the commands on scoped state share: whose state it is, values as they are typed, lengths of time."""
+"""Arguments of commands on scoped state: identities, values, durations."""
 
 from __future__ import annotations
 
@@ -16,47 +16,46 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.json_output import encode
 
 if TYPE_CHECKING:
-    from holdfast.state.scope_state import State
-    from holdfast.store.identity_view import IdentityView
-    from holdfast.store.store import Store
+    from holdfast.state import State
+    from holdfast.store import IdentityView, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CELL = 60
-"""How many characters of a value stand in a table, at most."""
+"""The most characters of a value in a table."""
 
 
 def as_option(function: F) -> F:
-    """`--as`: act as an identity, and not as the store's owner."""
-    text = "Act as this identity, such as agent:b: what it may not do is denied, and all is in the audit."
+    """`--as`: act as an identity instead of the store's owner."""
+    text = "Act as this identity, such as agent:b, with its rights; what it does is in the audit."
     return click.option("--as", "identity", type=SCOPE, metavar="WHO", help=text)(function)
 
 
-def acting(
+def open_as(
     session: CliContext, identity: str | None, *, write: bool = False, create: bool = False
 ) -> Store | IdentityView:
-    """The store as its owner has it, or as an identity does. What an identity reads is noted: so that takes writing."""
+    """Open the store as its owner or as an identity, whose reads are recorded: that needs write access."""
     store = session.open(write=write or identity is not None, create=create)
     return store if identity is None else store.as_identity(identity)
 
 
-def state_of(
+def open_state(
     session: CliContext, scope: str, identity: str | None, *, write: bool = False, create: bool = False
 ) -> State:
-    """The state of a scope."""
-    from holdfast.engine.model.scopes import Scope
+    """Open the state of a scope."""
+    from holdfast.state import Scope
 
-    Scope.parse(scope)  # before a store is opened for it
-    return acting(session, identity, write=write, create=create).state(scope)
+    Scope.parse(scope)  # fails before a store is opened
+    return open_as(session, identity, write=write, create=create).state(scope)
 
 
-def moment(text: str) -> int | str:
-    """A version, if it is a number; else a time."""
+def version_or_time(text: str) -> int | str:
+    """Parse a version, which is a number, or a time."""
     return int(text) if text.isascii() and text.isdigit() else text
 
 
 class DurationType(click.ParamType[timedelta]):
-    """A length of time, such as `90s`, `2h` or `3d`."""
+    """A duration, such as `90s`, `2h` or `3d`."""
 
     name = "span"
 
@@ -74,7 +73,7 @@ SPAN = DurationType()
 
 
 def parse_value(text: str, where: str) -> Any:
-    """A value as it is typed: JSON, also with the type marks that `Codec.to_json` writes."""
+    """Parse a value: JSON, also with the type marks of `Codec.to_json`."""
     from msgspec import DecodeError
     from msgspec.json import decode
 
@@ -86,26 +85,24 @@ def parse_value(text: str, where: str) -> Any:
         raise InvalidError(
             f"the value is not JSON: {error}",
             where=where,
-            hint=f"""Give --text for a text, or write it as JSON: '"{text[:20]}"'"""
-            if text.strip()
-            else "Give a value",
+            hint=f"""Give --text for text, or write it as JSON: '"{text[:20]}"'""" if text.strip() else "Give a value",
         ) from None
 
 
 def read_value(given: str, where: str, *, text: bool, raw: bool = False) -> Any:
-    """The value that a command is given, or finds on standard input."""
+    """Read the value of an argument, or of standard input if that is `-`."""
     if raw:
         return sys.stdin.buffer.read() if given == "-" else given.encode()
     if given == "-":
         try:
             given = sys.stdin.read()
-            given.encode()  # some settings let bytes that are no text pass as halves of characters
+            given.encode()  # invalid bytes may have become halves of surrogate pairs
         except UnicodeError:
-            raise InvalidError("standard input is no text in UTF-8", where=where, hint="Give --bytes") from None
+            raise InvalidError("standard input is not UTF-8 text", where=where, hint="Give --bytes") from None
     return given if text else parse_value(given, where)
 
 
 def short(value: object) -> str:
-    """A value on one line of a table."""
-    told = safe(value if isinstance(value, str) else encode(value))
-    return told if len(told) <= CELL else f"{told[: CELL - 1]}…"
+    """Format a value for a table."""
+    text = safe(value if isinstance(value, str) else encode(value))
+    return text if len(text) <= CELL else f"{text[: CELL - 1]}…"

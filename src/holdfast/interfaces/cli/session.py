@@ -1,51 +1,49 @@
-"""`holdfast session`: sessions, and the state that ends with them."""
+"""`holdfast session`: sessions and their state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, pairs, yes_option
+from holdfast.interfaces.cli.base import (
+    CliContext,
+    all_pages,
+    command,
+    dry_run_option,
+    group,
+    limit_option,
+    pairs,
+    yes_option,
+)
 from holdfast.interfaces.cli.completion_types import SESSION
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
-from holdfast.interfaces.cli.scope_args import SPAN, acting, as_option
+from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.state.sessions.api import Session as Kept
-    from holdfast.store.identity_view import IdentityView
-    from holdfast.store.store import Store
+    from holdfast.state import Session
+    from holdfast.store import IdentityView, Store
 
-_PAGE = 200
 _HEADS = ("SESSION", "STATUS", "USER", "STARTED", "METADATA")
 _COLORS = {"active": "green", "expired": "yellow"}
 _STATUSES = ("active", "expired", "ended", "archived")
+_Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
 
-def session_record(kept: Kept) -> dict[str, Any]:
-    """A session as a record, without its state."""
-    return {
-        "id": kept.id,
-        "status": kept.status,
-        "scope": str(kept.scope),
-        "user": kept.user,
-        "metadata": kept.metadata,
-        "started": kept.started,
-        "ended": kept.ended,
-        "reason": kept.reason,
-        "on_end": kept.on_end,
-        "by": kept.by,
-    }
+def session_record(found: Session) -> dict[str, Any]:
+    """Return a session as a record, without its state."""
+    names = ("id", "status", "scope", "user", "metadata", "started", "ended", "reason", "on_end", "by")
+    return {name: getattr(found, name) for name in names} | {"scope": str(found.scope)}
 
 
 @group("session", invoke_without_command=True)
 def session(session: CliContext) -> None:
-    """Start, list, look at, end and resume sessions: state that lives as long as a conversation, a visit or a run.
+    """Start, list, show, end and resume sessions: state that lasts as long as a conversation, a visit or a run.
 
     \b
     holdfast session start chat-1 --user alice --idle 30m --on-end archive
@@ -53,25 +51,25 @@ def session(session: CliContext) -> None:
     holdfast session end chat-1
     """
     if click.get_current_context().invoked_subcommand is None:
-        _list(session, acting(session, None), None, None, {}, "", None)
+        _list(session, open_as(session, None), None, None, {}, "", None)
 
 
 @command("start")
 @click.argument("id", required=False)
-@click.option("--user", metavar="NAME", help="Whose it is: its scope lies in that user's.")
-@click.option("--agent", metavar="NAME", help="The agent whose state it works with.")
-@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Say something about it; may be repeated.")
-@click.option("--ttl", type=SPAN, metavar="SPAN", help="How long it lasts at most: 8h, 1d.")
-@click.option("--idle", type=SPAN, metavar="SPAN", help="How long it lasts without a sign of life: 30m.")
+@click.option("--user", metavar="NAME", help="The user: the scope of the session is in the user's.")
+@click.option("--agent", metavar="NAME", help="The agent of the session.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated.")
+@click.option("--ttl", type=SPAN, metavar="SPAN", help="The longest duration: 8h, 1d.")
+@click.option("--idle", type=SPAN, metavar="SPAN", help="The longest duration without activity: 30m.")
 @click.option(
     "--on-end",
     type=click.Choice(("delete", "archive", "keep")),
     default="delete",
     show_default=True,
-    help="What becomes of its state.",
+    help="What happens to its state at the end.",
 )
-@click.option("--retention", type=SPAN, metavar="SPAN", help="How long its record, or archive, is kept: 30d.")
-@click.option("--create", is_flag=True, help="Make the store, if it is not there.")
+@click.option("--retention", type=SPAN, metavar="SPAN", help="How long its record or archive is kept: 30d.")
+@click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
 def start(
     session: CliContext,
@@ -86,16 +84,15 @@ def start(
     create: bool,
     identity: str | None,
 ) -> None:
-    """Start a session, and write its id; one is made up unless it is given.
+    """Start a session, and print its id, which is random unless it is given.
 
     \b
     holdfast session start
     holdfast session start chat-1 --user alice --meta channel=web --idle 30m
     """
-    from holdfast.state.sessions.api import RETENTION
+    from holdfast.state import RETENTION
 
-    there = acting(session, identity, write=True, create=create)
-    made = there.sessions.start(
+    started = open_as(session, identity, write=True, create=create).sessions.start(
         id,
         user=user,
         agent=agent,
@@ -106,69 +103,62 @@ def start(
         retention=retention or RETENTION,
     )
     if session.json:
-        session.emit(session_record(made))
+        session.emit(session_record(started))
         return
-    session.out.line(safe(made.id))
-    session.note(f"Its state is that of {made.scope}.")
+    session.out.line(safe(started.id))
+    session.note(f"Its scope is {started.scope}.")
 
 
 @command("list")
-@click.option("--user", metavar="NAME", help="Those of this user.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Those of this status.")
-@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Those of which this was said; may be repeated.")
-@click.option("--after", default="", metavar="ID", help="Go on after this session.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
+@click.option("--user", metavar="NAME", help="Only sessions of this user.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only sessions with this status.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Only sessions with this metadata; may be repeated.")
+@click.option("--after", default="", metavar="ID", help="Start after this session.")
+@limit_option()
 @as_option
 def list_(
     session: CliContext,
     user: str | None,
-    status: Literal["active", "expired", "ended", "archived"] | None,
+    status: _Status | None,
     meta: tuple[str, ...],
     after: str,
     limit: int | None,
     identity: str | None,
 ) -> None:
-    """List the sessions, in the order of their ids.
+    """List the sessions, by id.
 
     \b
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
-    _list(session, acting(session, identity), user, status, pairs(meta, "--meta"), after, limit)
+    _list(session, open_as(session, identity), user, status, pairs(meta, "--meta"), after, limit)
 
 
 def _list(
     session: CliContext,
-    there: Store | IdentityView,
+    store: Store | IdentityView,
     user: str | None,
-    status: Literal["active", "expired", "ended", "archived"] | None,
+    status: _Status | None,
     metadata: dict[str, Any],
     after: str,
     limit: int | None,
 ) -> None:
-    def pages() -> Iterator[Kept]:
-        last, size = after, min(limit or _PAGE, _PAGE)
-        while page := there.sessions.list(user=user, status=status, metadata=metadata, after=last, limit=size):
-            yield from page
-            last = page[-1].id
+    def fetch(after: str, size: int) -> Sequence[Session]:
+        return store.sessions.list(user=user, status=status, metadata=metadata, after=after, limit=size)
 
-    found = islice(pages(), limit)
+    listed = all_pages(fetch, lambda last: last.id, after, limit)
     if session.json:
-        session.emit_all(map(session_record, found))
+        session.emit_all(map(session_record, listed))
         return
     session.out.page()
-    now, widths = datetime.now(UTC), list[int]()
-    while page := list(islice(found, _PAGE)):
-        rows = [(each.id, each.status, each.user or "", ago(each.started, now), _said(each)) for each in page]
-        widths = session.out.table(_HEADS, rows, shrink="METADATA", styles={"SESSION": "yellow"}, widths=widths)
-    if not widths:
+    now = datetime.now(UTC)
+    rows = ((each.id, each.status, each.user or "", ago(each.started, now), _format(each.metadata)) for each in listed)
+    if not session.out.long_table(_HEADS, rows, shrink="METADATA", styles={"SESSION": "yellow"}):
         session.note("There are no such sessions." if user or status or metadata else "There are no sessions.")
 
 
-def _said(kept: Kept) -> str:
-    from holdfast.interfaces.cli.json_output import encode
-
-    return encode(kept.metadata) if kept.metadata else ""
+def _format(metadata: Mapping[str, Any]) -> str:
+    return encode(dict(metadata)) if metadata else ""
 
 
 @command("show")
@@ -176,16 +166,16 @@ def _said(kept: Kept) -> str:
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @as_option
 def show(session: CliContext, id: str, full: bool, identity: str | None) -> None:
-    """Show a session and its state; of one that is archived, the state it had when it ended.
+    """Show a session and its state; if it is archived, the state at its end.
 
     \b
     holdfast session show chat-1
     """
-    from holdfast.interfaces.cli.value_view import ALL, ROOM, ValueWriter
+    from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
 
-    there = acting(session, identity)
-    found = there.sessions.get(id)
-    state = there.sessions.archived(id) if found.status == "archived" else dict(found.state)
+    store = open_as(session, identity)
+    found = store.sessions.get(id)
+    state = store.sessions.archived(id) if found.status == "archived" else dict(found.state)
     if session.json:
         session.emit(session_record(found) | {"state": state})
         return
@@ -201,8 +191,8 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
     if found.by:
         out.line(f"By:       {safe(found.by)}")
     if found.metadata:
-        out.line(f"Metadata: {safe(_said(found))}")
-    values = ValueWriter(out, ALL if full else ROOM)
+        out.line(f"Metadata: {safe(_format(found.metadata))}")
+    values = ValueWriter(out, ALL if full else SHORT)
     for key, value in state.items():
         out.line()
         for line in values.channel(key, value):
@@ -211,29 +201,29 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
 
 @command("end")
 @click.argument("id", type=SESSION)
-@click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
+@click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
 @as_option
 def end(session: CliContext, id: str, reason: str, identity: str | None) -> None:
-    """End a session: its state is deleted, archived or kept, as was agreed when it was started.
+    """End a session: its state is deleted, archived or kept, as its start said.
 
     \b
     holdfast session end chat-1 -m 'user left'
     """
-    done = acting(session, identity, write=True).sessions.end(id, reason)
-    became = {"delete": "deleted", "archive": "archived", "keep": "kept"}[done.on_end]
-    session.tell(f"{id} has ended; its state is {became}.", session_record(done))
+    done = open_as(session, identity, write=True).sessions.end(id, reason)
+    result = {"delete": "deleted", "archive": "archived", "keep": "kept"}[done.on_end]
+    session.tell(f"Ended {id}; its state is {result}.", session_record(done))
 
 
 @command("resume")
 @click.argument("id", type=SESSION)
 @as_option
 def resume(session: CliContext, id: str, identity: str | None) -> None:
-    """Have a session go on, also one that has ended, if its state was archived or kept.
+    """Resume a session, also one that has ended, if its state was archived or kept.
 
     \b
     holdfast session resume chat-1
     """
-    done = acting(session, identity, write=True).sessions.resume(id)
+    done = open_as(session, identity, write=True).sessions.resume(id)
     session.tell(f"{id} is active.", session_record(done))
 
 
@@ -241,13 +231,13 @@ def resume(session: CliContext, id: str, identity: str | None) -> None:
 @click.argument("id", type=SESSION)
 @as_option
 def touch(session: CliContext, id: str, identity: str | None) -> None:
-    """Show a sign of life for a session, so that it does not expire for being idle.
+    """Renew a session, so that it does not expire for being idle.
 
     \b
     holdfast session touch chat-1
     """
-    acting(session, identity, write=True).sessions.touch(id)
-    session.tell(f"{id} was touched.", {"id": id, "touched": True})
+    open_as(session, identity, write=True).sessions.touch(id)
+    session.tell(f"Renewed {id}.", {"id": id, "touched": True})
 
 
 @command("update")
@@ -255,24 +245,22 @@ def touch(session: CliContext, id: str, identity: str | None) -> None:
 @click.argument("metadata", nargs=-1, required=True, metavar="KEY=VALUE...")
 @as_option
 def update(session: CliContext, id: str, metadata: tuple[str, ...], identity: str | None) -> None:
-    """Say something more about a session, or something else than was said.
+    """Add to the metadata of a session, or change it.
 
     \b
     holdfast session update chat-1 rating=5 channel=mail
     """
-    done = acting(session, identity, write=True).sessions.update(id, pairs(metadata, "metadata"))
-    session.tell(f"{id} has metadata {_said(done)}.", session_record(done))
+    done = open_as(session, identity, write=True).sessions.update(id, pairs(metadata, "metadata"))
+    session.tell(f"{id} has metadata {_format(done.metadata)}.", session_record(done))
 
 
 @command("collect")
-@click.option(
-    "-n", "--limit", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Look at so many."
-)
+@limit_option(1000)
 @dry_run_option
 def collect(session: CliContext, limit: int, dry_run: bool) -> None:
-    """End the sessions whose time is up, and forget those that ended longer ago than they are kept for.
+    """End the sessions that have expired, and delete those that ended before their retention.
 
-    A job of the kind `expire` does this by itself: holdfast jobs add sweep expire --every 1h
+    A job of the kind `expire` does this automatically: holdfast jobs add sweep expire --every 1h
 
     \b
     holdfast session collect
@@ -281,9 +269,9 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
         _list(session, session.open(), None, "expired", {}, "", limit)
         return
     done = session.open(write=True).sessions.collect(limit)
-    told = f"{plural(done.ended, 'session')} ended, {done.forgotten:,} forgotten"
-    told += f", {done.spared:,} back to life" * bool(done.spared) + f", {done.held:,} held" * bool(done.held)
-    session.tell(f"{told}.", done._asdict())
+    text = f"Ended {plural(done.ended, 'session')}, deleted {done.forgotten:,}"
+    text += f", {done.spared:,} renewed meanwhile" * bool(done.spared) + f", {done.held:,} held" * bool(done.held)
+    session.tell(f"{text}.", done._asdict())
 
 
 @command("delete")
@@ -292,18 +280,21 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
 @yes_option
 @as_option
 def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
-    """Remove a session for good: its state with its history, its archive, and the record that there was one.
+    """Delete a session permanently: its state with its history, its archive and its record.
 
     \b
     holdfast session delete chat-1 --yes
     """
-    there = acting(session, identity, write=not dry_run)
-    found = there.sessions.get(id)
+    store = open_as(session, identity, write=not dry_run)
+    found = store.sessions.get(id)
     if not dry_run:
-        session.confirm(f"Delete the session {id}, and all of its state?", yes=yes)
-        there.sessions.delete(id)
-    word = "would go, with all of its state" if dry_run else "is deleted, with all of its state"
-    session.tell(f"{id} {word}.", {"id": id, "scope": str(found.scope), "deleted": not dry_run, "dry_run": dry_run})
+        session.confirm(f"Delete the session {id} with all of its state?", yes=yes)
+        store.sessions.delete(id)
+    verb = "Would delete" if dry_run else "Deleted"
+    session.tell(
+        f"{verb} {id} with all of its state.",
+        {"id": id, "scope": str(found.scope), "deleted": not dry_run, "dry_run": dry_run},
+    )
 
 
 for _each in (start, list_, show, end, resume, touch, update, collect, delete):

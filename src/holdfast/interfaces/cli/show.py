@@ -7,28 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.engine.paths import parse_path, path_text
-from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.history import parse_path, path_text
 from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
-from holdfast.interfaces.cli.completion_types import REVISION, THREAD, branch_names
+from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
 from holdfast.interfaces.cli.json_output import checkpoint_record, encode, plain
-from holdfast.interfaces.cli.value_view import ALL, ROOM, DisplayLimits, ValueWriter
+from holdfast.interfaces.cli.value_view import ALL, SHORT, DisplayLimits, ValueWriter
+from holdfast.store import branch_names, is_hidden
 
 if TYPE_CHECKING:
-    from holdfast.engine.types import Checkpoint
-    from holdfast.store.lazy_state import LazyState
-    from holdfast.store.store import Store
+    from holdfast.store import Checkpoint, LazyState, Store
 
 
 @command("show")
 @click.argument("thread", type=THREAD)
 @click.argument("revision", type=REVISION, default="HEAD")
-@click.option("--channel", "channels", multiple=True, metavar="NAME", help="Show this channel only; may be repeated.")
-@click.option("--path", metavar="PATH", help="Show what is at a place, such as messages[-1].content.")
-@click.option("--full", is_flag=True, help="Do not shorten long values.")
-@click.option("--no-state", is_flag=True, help="Show the header only.")
+@click.option("--channel", "channels", multiple=True, metavar="NAME", help="Show only this channel; may be repeated.")
+@click.option("--path", metavar="PATH", help="Show the value at a path, such as messages[-1].content.")
+@click.option("--full", is_flag=True, help="Show long values in full.")
+@click.option("--no-state", is_flag=True, help="Show only the header.")
 @all_channels_option
 def show(
     session: CliContext,
@@ -42,15 +40,14 @@ def show(
 ) -> None:
     """Show a checkpoint and its state.
 
-    REVISION is the latest checkpoint (HEAD) unless another is named: a branch, a name, the start of an id, HEAD~2,
-    #12, @{yesterday}.
+    REVISION is a branch, a tag, the start of an id, HEAD~2, '#12', @{yesterday}; by default HEAD, the latest.
 
     \b
     holdfast show chat HEAD~1
     holdfast show chat --path 'messages[-1].content'
     """
     if (path is not None) + bool(channels) + no_state > 1:
-        raise InvalidError("a part of the state is named in one way", hint="Give --path, --channel or --no-state")
+        raise InvalidError("give only one of --path, --channel and --no-state")
     store = session.open()
     checkpoint = store.get(thread, at=revision, lazy=True)
     out = session.out
@@ -63,7 +60,7 @@ def show(
         for line in ValueWriter(out, ALL).value(found):
             out.line(line)
         return
-    names = _named(checkpoint, channels)
+    names = _check_channels(checkpoint, channels)
     if session.json:
         record: dict[str, Any] = checkpoint_record(checkpoint) | _labels(store, checkpoint)
         if not no_state:
@@ -75,11 +72,11 @@ def show(
         out.line(line)
     if no_state:
         return
-    values = ValueWriter(out, ALL if full else ROOM)
+    values = ValueWriter(out, ALL if full else SHORT)
     shown = names if channels or all_channels else [name for name in names if not is_hidden(name)]
     for name in shown:
         out.line()
-        for line in _channel(values, checkpoint.state, name, ALL if full else ROOM):
+        for line in _channel(values, checkpoint.state, name, ALL if full else SHORT):
             out.line(line)
     if len(shown) < len(names):
         out.line()
@@ -88,7 +85,7 @@ def show(
 
 
 def at_path(state: LazyState, path: Sequence[Any]) -> Any:
-    """What is at a place of a state. Fetches the channel, or of a list the items that are asked for."""
+    """Return the value at a path of a state. Fetches only the channel, or a slice of a list."""
     name, *rest = path
     value: Any
     try:
@@ -97,29 +94,29 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
         else:
             value = state.value(name)
     except NotFoundError:
-        raise _nothing(path) from None
+        raise _not_found(path) from None
     for part in rest:
         try:
             value = value[part] if isinstance(value, dict | list | tuple | str) else plain(value)[part]
         except (LookupError, TypeError):
-            raise _nothing(path) from None
+            raise _not_found(path) from None
     return value
 
 
-def _nothing(path: Sequence[Any]) -> NotFoundError:
-    return NotFoundError(f"the state has nothing at {path_text(path)}", hint="See holdfast show for what is there")
+def _not_found(path: Sequence[Any]) -> NotFoundError:
+    return NotFoundError(f"the state has nothing at {path_text(path)}", hint="See holdfast show")
 
 
-def _named(checkpoint: Checkpoint, channels: tuple[str, ...]) -> list[str]:
-    there: list[str] = checkpoint.state.names()
+def _check_channels(checkpoint: Checkpoint, channels: tuple[str, ...]) -> list[str]:
+    existing: list[str] = checkpoint.state.names()
     for name in channels:
-        if name not in there:
+        if name not in existing:
             raise NotFoundError(
                 f"the state has no channel {name!r}",
                 where=f"checkpoint {checkpoint.id} of thread {checkpoint.thread!r}",
-                hint=f"There are {', '.join(there)}" if there else "It is empty",
+                hint=f"There are {', '.join(existing)}" if existing else "It is empty",
             )
-    return list(channels) or there
+    return list(channels) or existing
 
 
 def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
@@ -129,7 +126,7 @@ def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
-    branch = branch_names(store, checkpoint.thread).get(checkpoint.branch, "")
+    branch = branch_names(store.thread(checkpoint.thread)).get(checkpoint.branch, "")
     labels = _labels(store, checkpoint)
     yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")
     yield f"Thread:   {safe(checkpoint.thread)}"
@@ -145,27 +142,27 @@ def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterat
         yield f"Metadata: {safe(encode(dict(checkpoint.metadata)))}"
 
 
-def _channel(values: ValueWriter, state: LazyState, name: str, room: DisplayLimits) -> Iterator[str]:
-    """A channel; of a long list, only the end is fetched that is shown."""
+def _channel(values: ValueWriter, state: LazyState, name: str, limits: DisplayLimits) -> Iterator[str]:
+    """Format a channel. Of a long list, only what is shown is fetched."""
     try:
         length = state.length(name)
-    except InvalidError:  # no list
+    except InvalidError:  # not a list
         yield from values.channel(name, state.value(name))
         return
-    if length <= room.messages:
+    if length <= limits.messages:
         yield from values.channel(name, state.value(name))
         return
-    start = length - room.messages
+    start = length - limits.messages
     items = state.slice(name, start=start)
     if is_conversation(name, items):
-        yield from values.stretch(name, items, start, length)
+        yield from values.items(name, items, start, length)
     else:
-        yield from values.stretch(name, state.slice(name, stop=room.items + 1), 0, length)
+        yield from values.items(name, state.slice(name, stop=limits.items + 1), 0, length)
 
 
 def is_conversation(name: str, items: Sequence[Any]) -> bool:
-    """Whether a list is shown as one, and so from its end."""
+    """Return whether a list contains messages, of which the last are shown."""
     from holdfast.codec import default_codec
-    from holdfast.engine.projection.rendering import messages
+    from holdfast.store import messages
 
     return messages(name, default_codec.pack_items(items)) is not None

@@ -1,33 +1,27 @@
-"""`holdfast snapshot`: agents frozen into files, and what can be done with the files."""
+"""`holdfast snapshot`: agents in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, group, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
-from holdfast.interfaces.cli.scope_args import acting, as_option
+from holdfast.interfaces.cli.scope_args import as_option, open_as
 
 if TYPE_CHECKING:
-    from holdfast.snapshots import SnapshotInfo, SnapshotListing
+    from holdfast.snapshots import SnapshotListing
 
-_PAGE = 200
-_HEADS = ("SNAPSHOT", "KIND", "NAME", "MADE", "SIZE", "DESCRIPTION")
-
-
-def _record(info: SnapshotInfo) -> dict[str, Any]:
-    return info._asdict()
+_HEADS = ("SNAPSHOT", "KIND", "NAME", "CREATED", "SIZE", "DESCRIPTION")
 
 
 @group("snapshot")
 def snapshot(session: CliContext) -> None:
-    """Freeze agents into files, look at these, and thaw them elsewhere.
+    """Save agents to files, show and verify the files, and restore agents from them.
 
     A file is a path that ends in .hfsnap, or a URL: s3://bucket/agent.hfsnap, gs://…, az://…
 
@@ -41,10 +35,15 @@ def snapshot(session: CliContext) -> None:
 @command("create")
 @click.argument("agent", type=AGENT)
 @click.argument("file")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="That version of the agent; else the newest.")
-@click.option("-m", "--description", default="", metavar="TEXT", help="What is to be said of it.")
-@click.option("--not-secret", multiple=True, metavar="NAME", help="A setting that only looks like a secret.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="This version of the agent; by default the last.")
+@click.option("-m", "--description", default="", metavar="TEXT", help="A description.")
+@click.option(
+    "--not-secret",
+    multiple=True,
+    metavar="NAME",
+    help="A setting that only looks like a secret.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @as_option
 def create(
     session: CliContext,
@@ -56,7 +55,7 @@ def create(
     overwrite: bool,
     identity: str | None,
 ) -> None:
-    """Freeze an agent of the store into a file, as it was saved last.
+    """Save an agent of the store to a file.
 
     \b
     holdfast snapshot create greeter-1 greeter.hfsnap -m 'before the move'
@@ -64,20 +63,20 @@ def create(
     """
     from holdfast import snapshots
 
-    saved = snapshots.StoredAgent(acting(session, identity), agent, version)
+    saved = snapshots.StoredAgent(open_as(session, identity), agent, version)
     info = snapshots.snapshot(saved, file, description=description, not_secret=not_secret, overwrite=overwrite)
-    session.tell(f"{agent} is in {info.source} ({size(info.size)}).", _record(info))
+    session.tell(f"Saved {agent} to {info.source} ({size(info.size)}).", info._asdict())
 
 
 @command("restore")
 @click.argument("file")
-@click.option("--id", "id", metavar="ID", help="The id that the agent gets; else the one that it had.")
-@click.option("--create", is_flag=True, help="Make the store, if it is not there.")
+@click.option("--id", "id", metavar="ID", help="The id of the agent in the store; by default that in the file.")
+@click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
 def restore(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
-    """Thaw an agent of Holdfast's into the store, under an id that is free there.
+    """Restore a Holdfast agent to the store, as a new one.
 
-    Agents and chains of LangChain's are thawed by programs, which have their tools and secrets: snapshots.restore().
+    LangChain agents and chains are restored by programs, which have their tools and secrets: snapshots.restore().
 
     \b
     holdfast snapshot restore greeter.hfsnap
@@ -89,19 +88,19 @@ def restore(session: CliContext, file: str, id: str | None, create: bool, identi
     info = snapshots.info(file)
     if info.kind != "persistent":
         raise SnapshotUnsupportedError(
-            f"this is a {info.type} of LangChain's, and no agent that a store keeps",
+            f"this is a {info.type} of LangChain, not an agent of Holdfast",
             where=info.source,
-            hint="A program thaws it: snapshots.restore(…)",
+            hint="Restore it in a program: snapshots.restore(…)",
         )
-    there = acting(session, identity, write=True, create=create)
-    record = snapshots.restore(file, store=there, agent_id=id, live=False)
-    session.tell(f"{record.id} is in the store, {record.status}.", {"id": record.id, "status": record.status})
+    store = open_as(session, identity, write=True, create=create)
+    record = snapshots.restore(file, store=store, agent_id=id, live=False)
+    session.tell(f"Restored {record.id}, {record.status}.", {"id": record.id, "status": record.status})
 
 
 @command("show")
 @click.argument("file")
 def show(session: CliContext, file: str) -> None:
-    """Show what a snapshot says of itself. Its content is not read; `zcat` shows that.
+    """Show the header of a snapshot. Its content is not read; `zcat` shows it.
 
     \b
     holdfast snapshot show greeter.hfsnap
@@ -110,14 +109,14 @@ def show(session: CliContext, file: str) -> None:
 
     info = snapshots.info(file)
     if session.json:
-        session.emit(_record(info))
+        session.emit(info._asdict())
         return
     out = session.out
     out.line(out.style(f"snapshot {info.id}", "yellow"))
-    told = (
+    rows = (
         ("Kind", f"{info.kind}, of a {info.type}"),
         ("Name", info.name),
-        ("Made", f"{local(info.time)} ({ago(info.time)})"),
+        ("Created", f"{local(info.time)} ({ago(info.time)})"),
         ("With", ", ".join(f"{name} {version}" for name, version in info.versions.items())),
         ("Size", f"{size(info.size)}, {size(info.content_size)} unpacked"),
         ("SHA-256", info.sha256),
@@ -127,7 +126,7 @@ def show(session: CliContext, file: str) -> None:
         ("Middleware", ", ".join(info.middleware)),
         ("About", info.description),
     )
-    for name, text in told:
+    for name, text in rows:
         if text:
             out.line(f"{name + ':':<12}{safe(text)}")
 
@@ -135,7 +134,7 @@ def show(session: CliContext, file: str) -> None:
 @command("verify")
 @click.argument("files", nargs=-1, required=True)
 def verify(session: CliContext, files: tuple[str, ...]) -> None:
-    """Check that every byte of snapshots is what was written.
+    """Verify every byte of snapshots.
 
     \b
     holdfast snapshot verify *.hfsnap
@@ -144,9 +143,9 @@ def verify(session: CliContext, files: tuple[str, ...]) -> None:
     from holdfast.errors import HoldfastError
 
     bad = 0
-    with session.progress("Verifying") as tell:
+    with session.progress("Verifying") as progress:
         for number, file in enumerate(files):
-            tell(number, len(files), file)
+            progress(number, len(files), file)
             problem = ""
             try:
                 snapshots.verify(file)
@@ -154,27 +153,27 @@ def verify(session: CliContext, files: tuple[str, ...]) -> None:
                 if len(files) == 1:
                     raise
                 problem, bad = str(error), bad + 1
-            tell.clear()
-            _tell_verified(session, file, problem)
+            progress.clear()
+            _report(session, file, problem)
     if bad:
-        session.note(f"{plural(bad, 'snapshot')} of {len(files)} cannot be relied on.")
+        session.note(f"{bad} of {plural(len(files), 'snapshot')} are damaged.")
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _tell_verified(session: CliContext, file: str, problem: str) -> None:
+def _report(session: CliContext, file: str, problem: str) -> None:
     if session.json:
-        session.emit({"file": file, "sound": not problem, "problem": problem})
+        session.emit({"file": file, "ok": not problem, "problem": problem})
         return
     out = session.out
-    word = out.style("sound", "green") if not problem else out.style("DAMAGED", "red")
-    out.line(f"{word} {safe(file)}{f': {safe(problem)}' if problem else ''}")
+    result = out.style("OK", "green") if not problem else out.style("DAMAGED", "red")
+    out.line(f"{result} {safe(file)}{f': {safe(problem)}' if problem else ''}")
 
 
 @command("list")
-@click.argument("place", default=".")
-@click.option("--after", default="", metavar="NAME", help="Go on after this name.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
-def list_(session: CliContext, place: str, after: str, limit: int | None) -> None:
+@click.argument("location", default=".")
+@click.option("--after", default="", metavar="NAME", help="Start after this name.")
+@limit_option()
+def list_(session: CliContext, location: str, after: str, limit: int | None) -> None:
     """List the snapshots in a directory, or under a prefix in a bucket.
 
     \b
@@ -183,40 +182,32 @@ def list_(session: CliContext, place: str, after: str, limit: int | None) -> Non
     """
     from holdfast import snapshots
 
-    def pages() -> Iterator[SnapshotListing]:
-        last, many = after, min(limit or _PAGE, _PAGE)
-        while page := snapshots.list(place, after=last, limit=many):
-            yield from page
-            last = page[-1].name
+    def fetch(after: str, size: int) -> Sequence[SnapshotListing]:
+        return snapshots.list(location, after=after, limit=size)
 
-    found = islice(pages(), limit)
+    listed = all_pages(fetch, lambda last: last.name, after, limit)
     if session.json:
-        session.emit_all(found)
+        session.emit_all(listed)
         return
     session.out.page()
-    widths = list[int]()
-    while page := list(islice(found, _PAGE)):
-        widths = session.out.table(
-            _HEADS, [_row(each) for each in page], shrink="DESCRIPTION", styles={"SNAPSHOT": "yellow"}, widths=widths
-        )
-    if not widths:
+    if not session.out.long_table(_HEADS, map(_row, listed), shrink="DESCRIPTION", styles={"SNAPSHOT": "yellow"}):
         session.note("There are no snapshots.")
 
 
-def _row(listed: SnapshotListing) -> tuple[str, ...]:
-    info = listed.info
+def _row(each: SnapshotListing) -> tuple[str, ...]:
+    info = each.info
     if info is None:
-        return listed.name, "?", "", ago(listed.modified), size(listed.size), f"cannot be read: {listed.problem}"
-    return listed.name, info.kind, info.name, ago(info.time), size(listed.size), info.description
+        return each.name, "?", "", ago(each.modified), size(each.size), f"cannot be read: {each.problem}"
+    return each.name, info.kind, info.name, ago(info.time), size(each.size), info.description
 
 
 @command("delete")
 @click.argument("files", nargs=-1, required=True)
-@click.option("--force", is_flag=True, help="Also what is damaged, or may be no snapshot.")
+@click.option("--force", is_flag=True, help="Also damaged files, and those that may not be snapshots.")
 @dry_run_option
 @yes_option
 def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bool, yes: bool) -> None:
-    """Delete snapshots. What is no snapshot, by its name or its start, is left alone.
+    """Delete snapshots. Other files are refused.
 
     \b
     holdfast snapshot delete old.hfsnap --dry-run
@@ -235,7 +226,7 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bo
     for file in files:
         if not dry_run:
             snapshots.delete(file, force=force)
-        session.tell(f"{file} {'would be' if dry_run else 'is'} deleted.", {"file": file, "deleted": not dry_run})
+        session.tell(f"{'Would delete' if dry_run else 'Deleted'} {file}.", {"file": file, "deleted": not dry_run})
 
 
 for _each in (create, restore, show, verify, list_, delete):

@@ -1,21 +1,20 @@
-"""`holdfast state history`, `diff`, `rollback` and `watch`: what a scope was, and what becomes of it."""
+"""`holdfast state history`, `diff`, `rollback` and `watch`."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, moment, short, state_of
+from holdfast.interfaces.cli.scope_args import as_option, open_state, short, version_or_time
 
 if TYPE_CHECKING:
-    from holdfast.state.scope_state import State
-    from holdfast.state.watcher import WatchedChange
+    from holdfast.state import State, WatchedChange
 
 _HEADS = ("VERSION", "WHEN", "ACTION", "KEY", "BEFORE", "BY")
 _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
@@ -24,38 +23,36 @@ _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
 @command("history")
 @click.argument("scope", type=SCOPE)
 @click.argument("key", type=KEY, required=False)
-@click.option("--values", is_flag=True, help="Show what the key became, too.")
-@click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Go on with what is older than this version.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="So many.")
+@click.option("--values", is_flag=True, help="Also show the new values.")
+@click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Continue with those before this version.")
+@limit_option(100)
 @as_option
 def history(
     session: CliContext, scope: str, key: str | None, values: bool, before: int | None, limit: int, identity: str | None
 ) -> None:
-    """Show what was changed, the latest first.
-
-    In a scope, or of one key.
+    """Show the changes of a scope or of a key, the latest first.
 
     \b
     holdfast state history agent:researcher plan --values
     holdfast state history agent:researcher -n 20 --json
     """
-    found = state_of(session, scope, identity)
-    past = found.history(key, limit=limit, before=before)
-    held = {id(each): found.get_at(each.key, each.version) for each in past if values and each.version}
+    state = open_state(session, scope, identity)
+    entries = state.history(key, limit=limit, before=before)
+    new = {id(each): state.get_at(each.key, each.version) for each in entries if values and each.version}
     if session.json:
-        for each in past:
+        for each in entries:
             record = {"scope": scope, **each._asdict()}
-            session.emit(record | {"value": held[id(each)]} if id(each) in held else record)
+            session.emit(record | {"value": new[id(each)]} if id(each) in new else record)
         return
-    if not past:
-        session.note(f"Nothing was changed in {scope}." if key is None else f"{key} was never in {scope}.")
+    if not entries:
+        session.note(f"{scope} has no changes." if key is None else f"{scope} never had the key {key}.")
         return
     session.out.page()
     heads = (*_HEADS, "VALUE") if values else _HEADS
     rows = []
-    for each in past:
+    for each in entries:
         row = (str(each.version or ""), ago(each.time), each.action, each.key, str(each.before or ""), each.actor)
-        rows.append((*row, short(held[id(each)]) if id(each) in held else "") if values else row)
+        rows.append((*row, short(new[id(each)]) if id(each) in new else "") if values else row)
     session.out.table(
         heads, rows, right=("VERSION", "BEFORE"), shrink="VALUE" if values else "KEY", styles={"KEY": "yellow"}
     )
@@ -79,85 +76,86 @@ def diff(
     exit_code: bool,
     identity: str | None,
 ) -> None:
-    """Show what differs between two moments.
+    """Compare a scope at two times.
 
-    A and B are versions, as in 12, or times, as in 2h, yesterday or 2026-11-01; without B, it is A and now.
+    A and B are versions, such as 12, or times, such as 2h, yesterday or 2026-11-01; the default of B is now.
 
     \b
     holdfast state diff agent:researcher 3 7
     holdfast state diff agent:researcher yesterday --stat
     """
-    from holdfast.interfaces.cli.patches import painted
-
-    found = state_of(session, scope, identity).diff(moment(a), None if b is None else moment(b))
+    changes = open_state(session, scope, identity).diff(version_or_time(a), None if b is None else version_or_time(b))
     if session.json:
-        told = found.to_json()
-        session.emit({"scope": scope, "a": a, "b": b, "summary": told["summary"], "changes": told["changes"]})
-    elif found:
+        record = changes.to_json()
+        session.emit({"scope": scope, "a": a, "b": b, "summary": record["summary"], "changes": record["changes"]})
+    elif changes:
         out = session.out
         out.page()
         out.line(out.style(f"--- {safe(scope)} at {safe(a)}", "bold"))
         out.line(out.style(f"+++ {safe(scope)} {'now' if b is None else f'at {safe(b)}'}", "bold"))
-        for counts in found.summary:
+        for counts in changes.summary:
             out.line(f" {safe(str(counts))}")
         if not stat:
             out.line()
-            for line in found.lines(by_word=word):
-                out.line(painted(out, line))
-    if exit_code and found:
+            for line in changes.lines(by_word=word):
+                out.line(out.diff_line(line))
+    if exit_code and changes:
         raise click.exceptions.Exit(FINDINGS)
 
 
 @command("rollback")
 @click.argument("scope", type=SCOPE)
-@click.argument("when")
+@click.argument("at")
 @click.option("--key", type=KEY, metavar="KEY", help="Only this key.")
 @dry_run_option
 @yes_option
 @as_option
 def rollback(
-    session: CliContext, scope: str, when: str, key: str | None, dry_run: bool, yes: bool, identity: str | None
+    session: CliContext, scope: str, at: str, key: str | None, dry_run: bool, yes: bool, identity: str | None
 ) -> None:
-    """Have a scope, or a key, be as it was.
+    """Roll a scope or a key back to an older version.
 
-    WHEN is a version, as in 12, or a time, as in 2h or yesterday. That is a new step: nothing of
-    the history goes, and it can be rolled back itself.
+    AT is a version, such as 12, or a time, such as 2h or yesterday. It is a new step: the history is kept, and the
+    rollback can be rolled back, too.
 
     \b
     holdfast state rollback agent:researcher 12 --dry-run
     holdfast state rollback agent:researcher 2h --key plan --yes
     """
-    found = state_of(session, scope, identity, write=not dry_run)
-    plan = _plan(found, moment(when), key)
+    state = open_state(session, scope, identity, write=not dry_run)
+    plan = _plan(state, version_or_time(at), key)
     if session.json and (dry_run or not plan):
-        session.emit({"scope": scope, "when": when, "changes": plan, "changed": 0, "dry_run": dry_run})
+        session.emit({"scope": scope, "at": at, "changes": plan, "changed": 0, "dry_run": dry_run})
         return
     if not plan:
-        session.note("It is as it was then.")
+        session.note("Nothing has changed since then.")
         return
     if not session.json and (dry_run or not yes):
         for each, what in plan.items():
-            word = {"set": "would be set back", "delete": "would go"}[what]
-            session.out.line(f"{session.out.style(safe(each), 'yellow')} {word}")
+            effect = {"set": "would be rolled back", "delete": "would be deleted"}[what]
+            session.out.line(f"{session.out.style(safe(each), 'yellow')} {effect}")
     if dry_run:
         return
     session.confirm(f"Roll back {plural(len(plan), 'key')} of {scope}?", yes=yes)
-    changed = found.rollback(moment(when), key)
+    changed = state.rollback(version_or_time(at), key)
     if session.json:
-        session.emit({"scope": scope, "when": when, "changes": plan, "changed": changed, "dry_run": False})
+        session.emit({"scope": scope, "at": at, "changes": plan, "changed": changed, "dry_run": False})
     else:
-        session.note(f"{plural(changed, 'key')} of {scope} rolled back.")
+        session.note(f"Rolled back {plural(changed, 'key')} of {scope}.")
 
 
-def _plan(found: State, when: int | str, key: str | None) -> dict[str, str]:
-    """What a rollback does: the keys that are set back, and those that go."""
+def _plan(state: State, at: int | str, key: str | None) -> dict[str, str]:
+    """Return what a rollback does to each key: `set` or `delete`."""
+    from holdfast import MISSING
     from holdfast.codec import default_codec
-    from holdfast.engine.model.missing import MISSING
 
     if key is None:
-        then, now = found.at(when), {item.key: item.value for item in _all(found)}
+        items = all_pages(
+            lambda after, size: state.list_items(after=after, limit=size), lambda last: last.key, "", None
+        )
+        then, now = state.at(at), {item.key: item.value for item in items}
     else:
-        sides = (found.get_at(key, when, MISSING), found.get(key, MISSING))
+        sides = (state.get_at(key, at, MISSING), state.get(key, MISSING))
         then, now = ({} if side is MISSING else {key: side} for side in sides)
     pack = default_codec.pack
     back = {each for each, value in then.items() if each not in now or pack(now[each]) != pack(value)}
@@ -166,19 +164,12 @@ def _plan(found: State, when: int | str, key: str | None) -> dict[str, str]:
     }
 
 
-def _all(found: State) -> Any:
-    after = ""
-    while page := found.list_items(after=after, limit=500):
-        yield from page
-        after = page[-1].key
-
-
 @command("watch")
 @click.argument("scope", type=SCOPE)
 @click.option("--pattern", default="**", metavar="PATTERN", help="Only keys that match: plan/*.")
-@click.option("--nested", is_flag=True, help="The scopes inside it, too, also those to come.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where another watch was; '' is the start of the history.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="End after so many changes.")
+@click.option("--nested", is_flag=True, help="Also the scopes in it, existing and new.")
+@click.option("--cursor", metavar="CURSOR", help="Continue another watch; '' is the start of the history.")
+@limit_option()
 @as_option
 def watch(
     session: CliContext,
@@ -189,47 +180,35 @@ def watch(
     limit: int | None,
     identity: str | None,
 ) -> None:
-    """Show changes as they are made.
+    """Show changes by any process as they are made, each once and in order, until Ctrl-C.
 
-    By any process, each once and in order, until Ctrl-C. With --json every line has a cursor: give the last one with
-    --cursor to go on without a gap.
+    With --json every line has a cursor: give the last one with --cursor to continue without a gap.
 
     \b
     holdfast state watch agent:researcher
     holdfast state watch user:alice --nested --json
     """
     count = 0
-    with state_of(session, scope, identity).watch(pattern, cursor=cursor, nested=nested) as changes:
+    with open_state(session, scope, identity).watch(pattern, cursor=cursor, nested=nested) as changes:
         session.note(f"Watching {scope}. Ctrl-C ends.")
         try:
             for change in changes:
-                _tell(session, change)
+                _write(session, change)
                 count += 1
                 if count == limit:
                     break
         finally:
             if count or cursor is not None:
                 again = f"holdfast state watch {shlex.quote(scope)}{' --nested' if nested else ''}"
-                session.note(f"\nTo go on after this: {again} --cursor {shlex.quote(changes.cursor)}")
+                session.note(f"\nTo continue: {again} --cursor {shlex.quote(changes.cursor)}")
 
 
-def _tell(session: CliContext, change: WatchedChange) -> None:
-    from holdfast.engine.model.missing import MISSING
+def _write(session: CliContext, change: WatchedChange) -> None:
+    from holdfast import MISSING
 
     if session.json:
-        record = {
-            "scope": str(change.scope),
-            "key": change.key,
-            "action": change.action,
-            "before": change.before,
-            "version": change.version,
-            "time": change.time,
-            "actor": change.actor,
-            "correlation": change.correlation,
-            "cause": change.cause,
-            "id": change.id,
-            "cursor": change.cursor,
-        }
+        names = ("key", "action", "before", "version", "time", "actor", "correlation", "cause", "id", "cursor")
+        record = {"scope": str(change.scope), **{name: getattr(change, name) for name in names}}
         session.emit(record if change.value is MISSING else record | {"value": change.value})
     else:
         out = session.out
@@ -237,11 +216,11 @@ def _tell(session: CliContext, change: WatchedChange) -> None:
         key = f" {out.style(safe(change.key), 'yellow')}" if change.key else ""
         value = "" if change.value is MISSING else f" = {short(change.value)}"
         by = f", by {safe(change.actor)}" if change.actor else ""
-        out.line(f"{clock(change.time)}  {safe(str(change.scope))}  {action}{key}{value} ({_which(change)}{by})")
+        out.line(f"{clock(change.time)}  {safe(str(change.scope))}  {action}{key}{value} ({_versions(change)}{by})")
     session.out.flush()
 
 
-def _which(change: WatchedChange) -> str:
+def _versions(change: WatchedChange) -> str:
     if change.action == "deleted":
         return "the whole scope"
     if change.action == "pruned":

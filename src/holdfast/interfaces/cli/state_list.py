@@ -1,38 +1,33 @@
-"""`holdfast state list`: the scopes that there are, and their keys."""
+"""`holdfast state list`: scopes and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.base import CliContext, all_pages, command, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import ago, in_words, safe
-from holdfast.interfaces.cli.scope_args import acting, as_option, short, state_of
+from holdfast.interfaces.cli.scope_args import as_option, open_as, open_state, short
 
 if TYPE_CHECKING:
-    from holdfast.state.reader import StateItem
-    from holdfast.state.scope_state import State
-    from holdfast.state.scopes import ScopeInfo
+    from holdfast.state import ScopeInfo, StateItem
 
-_PAGE = 200
 _HEADS = ("SCOPE", "KEYS", "VERSION", "UPDATED")
 _ITEMS = ("KEY", "VERSION", "EXPIRES", "VALUE")
-_LIMIT = click.IntRange(1)
 
 
 @command("list")
 @click.argument("scope", type=SCOPE, required=False)
-@click.option("--prefix", default="", metavar="TEXT", help="Those that start so.")
-@click.option("--pattern", default="", metavar="PATTERN", help="Those that match: plan/*, agent:*, ** for anything.")
-@click.option("--values", is_flag=True, help="Show values, versions and when keys expire, too.")
-@click.option("--after", default="", metavar="NAME", help="Go on after this key, or scope.")
-@click.option("-n", "--limit", type=_LIMIT, metavar="N", help="Show so many at most.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only those that start with this.")
+@click.option("--pattern", default="", metavar="PATTERN", help="Only those that match: plan/*, agent:*, **.")
+@click.option("--values", is_flag=True, help="Also show values, versions and expiry.")
+@click.option("--after", default="", metavar="NAME", help="Start after this key or scope.")
+@limit_option()
 @as_option
 def list_(
     session: CliContext,
@@ -44,90 +39,73 @@ def list_(
     limit: int | None,
     identity: str | None,
 ) -> None:
-    """List the scopes that have state; or the keys of one.
+    """List the scopes, or the keys of one.
 
     \b
     holdfast state list                        the scopes
-    holdfast state list --prefix user:alice/   those inside Alice's
+    holdfast state list --prefix user:alice/   those in Alice's
     holdfast state list agent:researcher --pattern 'plan/*' --values
     """
     if scope is None:
         if values:
-            raise InvalidError(
-                "values are those of keys, and no scope is named", hint="holdfast state list SCOPE --values"
-            )
+            raise InvalidError("--values needs a scope", hint="holdfast state list SCOPE --values")
         list_scopes(session, identity, prefix, pattern, after, limit)
         return
-    found = state_of(session, scope, identity)
+    state = open_state(session, scope, identity)
+    empty = "There are no such keys." if prefix or pattern else "The scope is empty."
     if not values:
-        keys = islice(_keys(found, prefix, pattern, after, limit or _PAGE), limit)
+        keys = all_pages(
+            lambda after, size: state.list_keys(prefix, after=after, limit=size, pattern=pattern), str, after, limit
+        )
         if session.json:
             session.emit_all({"scope": scope, "key": key} for key in keys)
-            return
-        session.out.page()
-        _told(session, (safe(key) for key in keys), "There are no such keys." if prefix or pattern else "It is empty.")
+        else:
+            _write(session, keys, empty)
         return
-    items = islice(_items(found, prefix, pattern, after, limit or _PAGE), limit)
+    items = all_pages(
+        lambda after, size: state.list_items(prefix, after=after, limit=size, pattern=pattern),
+        lambda last: last.key,
+        after,
+        limit,
+    )
     if session.json:
         session.emit_all({"scope": scope, **item._asdict()} for item in items)
         return
     session.out.page()
-    now, widths = datetime.now(UTC), list[int]()
-    while page := list(islice(items, _PAGE)):
-        rows = [(item.key, str(item.version), _expires(item, now), short(item.value)) for item in page]
-        widths = session.out.table(
-            _ITEMS, rows, right=("VERSION",), shrink="VALUE", styles={"KEY": "yellow"}, widths=widths
-        )
-    if not widths:
-        session.note("There are no such keys." if prefix or pattern else "It is empty.")
+    now = datetime.now(UTC)
+    rows = ((item.key, str(item.version), _format_expiry(item, now), short(item.value)) for item in items)
+    if not session.out.long_table(_ITEMS, rows, right=("VERSION",), shrink="VALUE", styles={"KEY": "yellow"}):
+        session.note(empty)
 
 
 def list_scopes(
     session: CliContext, identity: str | None, prefix: str, pattern: str, after: str, limit: int | None
 ) -> None:
-    """Write the scopes that there are."""
-    store = acting(session, identity)
+    """Write the scopes."""
+    store = open_as(session, identity)
 
-    def pages() -> Iterator[ScopeInfo]:
-        last = after
-        while page := store.scopes(prefix, pattern=pattern, after=last, limit=min(limit or _PAGE, _PAGE)):
-            yield from page
-            last = str(page[-1].scope)
+    def fetch(after: str, size: int) -> Sequence[ScopeInfo]:
+        return store.scopes(prefix, pattern=pattern, after=after, limit=size)
 
-    found = islice(pages(), limit)
+    listed = all_pages(fetch, lambda last: str(last.scope), after, limit)
     if session.json:
-        session.emit_all({**each._asdict(), "scope": str(each.scope)} for each in found)
+        session.emit_all({**each._asdict(), "scope": str(each.scope)} for each in listed)
         return
     session.out.page()
-    now, widths = datetime.now(UTC), list[int]()
-    while page := list(islice(found, _PAGE)):
-        rows = [(str(each.scope), f"{each.keys:,}", str(each.version), ago(each.updated, now)) for each in page]
-        widths = session.out.table(
-            _HEADS, rows, right=_HEADS[1:3], shrink="SCOPE", styles={"SCOPE": "yellow"}, widths=widths
-        )
-    if not widths:
-        session.note("No scope has any state." if not prefix and not pattern else "No scope matches.")
+    now = datetime.now(UTC)
+    rows = ((str(each.scope), f"{each.keys:,}", str(each.version), ago(each.updated, now)) for each in listed)
+    if not session.out.long_table(_HEADS, rows, right=_HEADS[1:3], shrink="SCOPE", styles={"SCOPE": "yellow"}):
+        session.note("There are no scopes." if not prefix and not pattern else "No scopes match.")
 
 
-def _told(session: CliContext, lines: Iterator[str], none: str) -> None:
+def _write(session: CliContext, keys: Iterator[str], empty: str) -> None:
+    session.out.page()
     count = 0
-    for count, line in enumerate(lines, 1):  # noqa: B007 - counted
-        session.out.line(line)
+    for count, key in enumerate(keys, 1):  # noqa: B007 - counted
+        session.out.line(safe(key))
     if not count:
-        session.note(none)
+        session.note(empty)
 
 
-def _keys(found: State, prefix: str, pattern: str, after: str, size: int) -> Iterator[str]:
-    while page := found.list_keys(prefix, pattern=pattern, after=after, limit=min(size, _PAGE)):
-        yield from page
-        after = page[-1]
-
-
-def _items(found: State, prefix: str, pattern: str, after: str, size: int) -> Iterator[StateItem]:
-    while page := found.list_items(prefix, pattern=pattern, after=after, limit=min(size, _PAGE)):
-        yield from page
-        after = page[-1].key
-
-
-def _expires(item: StateItem, now: datetime) -> str:
+def _format_expiry(item: StateItem, now: datetime) -> str:
     return "" if item.expires is None else in_words((item.expires - now).total_seconds())

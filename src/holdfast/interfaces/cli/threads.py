@@ -1,4 +1,4 @@
-"""`holdfast threads`: what there is."""
+"""`holdfast threads` and `holdfast stats`: the contents of a store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import click
 
 from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import ago, size
+from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, size
+from holdfast.interfaces.cli.json_output import plain
 
 if TYPE_CHECKING:
-    from holdfast.engine.types import ThreadInfo
-    from holdfast.store.store import Store
+    from holdfast.store import Store, ThreadInfo
 
+KINDS = click.Choice(("thread", "agent", "scope", "session", "system", "all"))
 _PAGE = 500
-_HEADS = ("THREAD", "STEPS", "BRANCHES", "SIZE", "UPDATED")
+_COLUMNS = ("STEPS", "BRANCHES", "SIZE", "UPDATED")
 _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
+    "name": lambda thread: thread.thread,
     "updated": lambda thread: thread.updated,
     "created": lambda thread: thread.created,
     "steps": lambda thread: thread.steps,
@@ -31,67 +33,121 @@ _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
 
 @command("threads")
 @click.argument("pattern", default="", type=THREAD)
-@click.option("--where", metavar="QUERY", help="Show those that a query finds, as in 'steps>100 updated>7d'.")
-@click.option(
-    "--sort", type=click.Choice(["name", *_ORDERS]), default="name", help="The order: the greatest first, but of names."
-)
-@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show so many at most.")
-@click.option("--names", is_flag=True, help="Show the names only.")
+@click.option("--kind", type=KINDS, default="thread", help="List agents, scopes, sessions or all instead of threads.")
+@click.option("--where", metavar="QUERY", help="Those that match a query, such as 'steps>100 updated>7d'.")
+@click.option("--sort", type=click.Choice([*_ORDERS]), default="name", help="The order: by name, or the largest first.")
+@click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show at most N.")
+@click.option("--names", is_flag=True, help="Show only the names.")
 def threads(
-    session: CliContext, pattern: str, where: str | None, sort: str, reverse: bool, limit: int | None, names: bool
+    session: CliContext,
+    pattern: str,
+    kind: str,
+    where: str | None,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    names: bool,
 ) -> None:
-    """List the threads: their steps, branches, size, and when they changed last.
+    """List the threads: their steps, branches, size and last change.
 
-    PATTERN is the start of their names, or a pattern in which * stands for anything.
+    PATTERN is the start of a name, or a pattern in which * stands for any text.
 
     \b
     holdfast threads 'support-*' --sort size -n 10
     holdfast threads --where 'steps>100 updated>7d'
+    holdfast threads --kind all
+    """
+    listed = _list(session.open(), pattern, where, kind)
+    if sort != "name" or reverse:
+        listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
+    if limit is not None:
+        listed = islice(listed, limit)
+    if session.json:
+        session.emit_all({**plain(each), "name": each.name} for each in listed)
+        return
+    session.out.page()
+    if names:
+        for each in listed:
+            session.out.line(safe(each.name))
+        return
+    what = "lines" if kind in ("all", "system") else f"{kind}s"
+    _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
+
+
+def _list(store: Store, pattern: str, where: str | None, kind: str) -> Iterator[ThreadInfo]:
+    prefix = pattern.partition("*")[0]
+    regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
+    page = store.threads(prefix=prefix, limit=_PAGE, where=where, kind=kind)  # type: ignore[arg-type]
+    yield from (each for each in page.all() if regex is None or regex.fullmatch(each.name))
+
+
+def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: str) -> None:
+    now = datetime.now(UTC)
+    heads = (kind.upper(), *_COLUMNS) if kind != "all" else ("NAME", "KIND", *_COLUMNS)
+    widths: list[int] = []
+    while page := list(islice(listed, _PAGE)):
+        rows = []
+        for each in page:
+            kinds = (each.kind,) if kind == "all" else ()
+            numbers = f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now)
+            rows.append((each.name, *kinds, *numbers))
+        widths = session.out.table(
+            heads, rows, right=_COLUMNS[:3], shrink=heads[0], styles={heads[0]: "yellow"}, widths=widths
+        )
+    if not widths:
+        session.note(none)
+
+
+@command("stats")
+def stats(session: CliContext) -> None:
+    """Show statistics of the store: its size, threads, agents, scopes and sessions, steps, and its status.
+
+    \b
+    holdfast stats --json | jq .bytes
     """
     store = session.open()
-    found = _found(store, pattern, where)
-    if sort != "name" or reverse:
-        down = (sort != "name") is not reverse
-        found = iter(sorted(found, key=_ORDERS.get(sort, lambda thread: thread.thread), reverse=down))
-    if limit is not None:
-        found = islice(found, limit)
-    out = session.out
+    counts, status, capabilities = store.stats(), store.status(), store.capabilities
+    totals: dict[str, Any] = {
+        "steps": 0,
+        "branches": 0,
+        "line_bytes": 0,
+        "created": None,
+        "updated": None,
+        "largest": None,
+    }
+    largest: ThreadInfo | None = None
+    total = counts.threads + counts.agents + counts.scopes + counts.sessions + counts.system
+    with session.progress("Counting") as progress:
+        for number, each in enumerate(_list(store, "", None, "all"), 1):
+            totals["steps"] += each.steps
+            totals["branches"] += each.branches
+            totals["line_bytes"] += each.bytes
+            totals["created"] = min(filter(None, (totals["created"], each.created)))
+            totals["updated"] = max(filter(None, (totals["updated"], each.updated)))
+            if largest is None or each.bytes > largest.bytes:
+                largest, totals["largest"] = each, each.name
+            progress(number, total, each.name)
+    kinds = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "sessions", "system")}
     if session.json:
-        session.emit_all(found)
+        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **kinds, **totals}
+        record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
+        session.emit(record)
         return
-    out.page()
-    if names:
-        from holdfast.interfaces.cli.formatting import safe
-
-        for thread in found:
-            out.line(safe(thread.thread))
-        return
-    _table(session, found, "There are no threads." if not pattern and where is None else "No thread matches.")
-
-
-def _found(store: Store, pattern: str, where: str | None) -> Iterator[ThreadInfo]:
-    prefix = pattern.partition("*")[0]
-    fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
-    more: dict[str, Any] = {} if where is None else {"where": where}
-    for thread in store.threads(prefix=prefix, limit=_PAGE, **more).all():
-        if fits is None or fits.fullmatch(thread.thread):
-            yield thread
-
-
-def _table(session: CliContext, found: Iterator[ThreadInfo], none: str) -> None:
-    now = datetime.now(UTC)
-    widths: list[int] = []
-    while True:
-        page = list(islice(found, _PAGE))
-        if not page:
-            if not widths:
-                session.note(none)
-            return
-        rows = [
-            (each.thread, f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now))
-            for each in page
-        ]
-        widths = session.out.table(
-            _HEADS, rows, right=_HEADS[1:4], shrink="THREAD", styles={"THREAD": "yellow"}, widths=widths
-        )
+    rows = [
+        ("Store", counts.url),
+        *([("Tenant", session.tenant)] if session.tenant else []),
+        ("Size", f"{size(counts.bytes)} ({counts.bytes:,} bytes)"),
+        ("Contents", line_counts(counts)),
+        ("Steps", f"{totals['steps']:,} in {plural(totals['branches'], 'branch')}, {size(totals['line_bytes'])}"),
+    ]
+    if largest is not None:
+        rows.append(("Largest", f"{largest.kind} {largest.name} ({size(largest.bytes)})"))
+        rows += [("Created", ago(totals["created"])), ("Updated", ago(totals["updated"]))]
+    rows += [
+        ("Durable", "yes" if capabilities.durable else "no: a crash of the machine may lose the last saves"),
+        *((name.replace("_", " ").capitalize(), str(value)) for name, value in status.items()),
+    ]
+    widest = max(len(title) for title, _ in rows)
+    for title, text in rows:
+        session.out.line(f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}")

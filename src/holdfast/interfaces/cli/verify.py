@@ -1,11 +1,10 @@
-"""`holdfast verify`, `heads` and `repair`: seeing whether all is as it was written, and mending it."""
+"""`holdfast verify`, `heads` and `repair`: detecting and repairing damage."""
 
 from __future__ import annotations
 
 import shlex
-import tempfile
+from datetime import datetime
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import click
 
@@ -13,26 +12,22 @@ from holdfast.errors import CorruptError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import plural, safe
+from holdfast.interfaces.cli.formatting import line_counts, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.salvage import SalvageReport
-    from holdfast.engine.integrity.findings import Finding
-    from holdfast.maintenance.repair.repairer import RepairReport
-    from holdfast.maintenance.verify.heads import StoreHeads
-    from holdfast.maintenance.verify.verifier import VerifyReport
+    from holdfast.maintenance import Finding, RepairReport, StoreHeads, VerifyReport
 
 _LEVELS = ("structure", "hashes", "decode")
-_SHOWN = 20
+_LISTED = 20
 """How many lost checkpoints of a thread are listed."""
 
 
 @command("verify")
 @click.argument("threads", nargs=-1, type=THREAD)
-@click.option("--level", type=click.Choice(_LEVELS), default="hashes", show_default=True, help="How deep to look.")
-@click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that were exported to this file.")
-@click.option("--write-heads", metavar="FILE", help="Export the heads to this file, if all is sound.")
-@click.option("--after", default="", metavar="THREAD", help="Go on after this thread.")
+@click.option("--level", type=click.Choice(_LEVELS), default="hashes", show_default=True, help="How much to verify.")
+@click.option("--heads", "heads_file", metavar="FILE", help="Compare with the heads in this file.")
+@click.option("--write-heads", metavar="FILE", help="Export the heads to this file, if nothing is damaged.")
+@click.option("--after", default="", metavar="THREAD", help="Start after this thread.")
 def verify(
     session: CliContext,
     threads: tuple[str, ...],
@@ -41,49 +36,51 @@ def verify(
     write_heads: str | None,
     after: str,
 ) -> None:
-    """Check that everything is as it was written.
+    """Verify that everything is as it was written.
 
-    Exits with 0 if all is well, with 5 if something is damaged, with 6 if there are notices only.
+    The exit code is 5 if something is damaged, 6 if there are only notices.
 
     \b
     holdfast verify
     holdfast verify chat --level decode
     """
     store = session.open()
-    known = _heads(heads_file)
+    heads = _load_heads(heads_file)
     done = after
 
     def progress(count: int, total: int | None, what: str) -> None:
         nonlocal done
-        done = what if count > tell.done else done
-        tell(count, total, what)
+        done = what if count > bar.done else done
+        bar(count, total, what)
 
     def each(finding: Finding) -> None:
         if not session.json:
-            tell.clear()
-            _tell_finding(session, finding)
+            bar.clear()
+            _write_finding(session, finding)
 
-    with session.progress("Verifying") as tell:
+    with session.progress("Verifying") as bar:
         try:
             reports = [
-                store.maintenance.verify(name, level=level, heads=known, progress=progress, after=after, each=each)
+                store.maintenance.verify(name, level=level, heads=heads, progress=progress, after=after, each=each)
                 for name in threads or (None,)
             ]
         except KeyboardInterrupt:
             if done and not threads:
-                tell.clear()
-                session.note(f"Verified up to thread {done!r}. To go on: holdfast verify --after {shlex.quote(done)}")
+                bar.clear()
+                session.note(
+                    f"Verified up to thread {done!r}. To continue: holdfast verify --after {shlex.quote(done)}"
+                )
             raise
     for report in reports:
         if session.json:
             session.emit(report.plain())
         else:
-            _tell(session, report)
+            _write_report(session, report)
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
     if write_heads is not None:
         store.maintenance.heads().save(write_heads)
-        session.note(f"The heads are in {write_heads}. Keep the file elsewhere.")
+        session.note(f"Exported the heads to {write_heads}. Keep the file elsewhere.")
     if any(report.findings for report in reports):
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 
@@ -91,50 +88,52 @@ def verify(
 @command("heads")
 @click.argument("file")
 def heads(session: CliContext, file: str) -> None:
-    """Export where the threads end, to detect a cut-off end later.
+    """Export the heads of threads, to detect lost ends later.
 
     \b
     holdfast heads heads.json && holdfast verify --heads heads.json
     """
-    found = session.open().maintenance.heads()
-    found.save(file)
+    exported = session.open().maintenance.heads()
+    exported.save(file)
     if session.json:
-        session.emit({"file": file, "threads": len(found.threads), "time": found.time})
+        session.emit({"file": file, "threads": len(exported.threads), "time": datetime.fromisoformat(exported.time)})
     else:
-        session.note(f"The heads of {plural(len(found.threads), 'thread')} are in {file}. Keep the file elsewhere.")
+        session.note(f"Exported {plural(len(exported.threads), 'head')} to {file}. Keep the file elsewhere.")
 
 
-def _heads(file: str | None) -> StoreHeads | None:
-    from holdfast.maintenance.verify.heads import StoreHeads
+def _load_heads(file: str | None) -> StoreHeads | None:
+    from holdfast.maintenance import StoreHeads
 
     return None if file is None else StoreHeads.load(file)
 
 
-def _tell(session: CliContext, report: VerifyReport) -> None:
+def _write_report(session: CliContext, report: VerifyReport) -> None:
     out = session.out
-    looked = f"{plural(report.threads, 'thread')}, {plural(report.steps, 'checkpoint')}, level {report.level}"
-    told = "sound" if report.ok else f"DAMAGED: {plural(len(report.damaged), 'thread')}"
-    out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.ok else "red"))
+    verified = f"{line_counts(report)}; {plural(report.steps, 'step')}, level {report.level}"
+    result = "OK" if report.ok else f"DAMAGED: {plural(len(report.damaged), 'line')}"
+    out.line(out.style(f"{safe(result)} ({verified}, {report.seconds:.1f} s)", "green" if report.ok else "red"))
     if not report.ok:
-        session.note("`holdfast explain CODE` says what a code means; `holdfast repair` mends what can be mended.")
+        session.note("`holdfast explain CODE` explains a code; `holdfast repair` repairs the store.")
 
 
-def _tell_finding(session: CliContext, finding: Finding) -> None:
+def _write_finding(session: CliContext, finding: Finding) -> None:
     out = session.out
     color = "red" if finding.severity.value == "damage" else "yellow"
-    where = f"{finding.thread}: " if finding.thread else ""
+    from holdfast.store import short_name
+
+    where = f"{short_name(finding.thread)}: " if finding.thread else ""
     out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.message)}")
     if finding.affected_count:
-        known = [id for id in finding.affected if id][:3]  # of a row that cannot be read, not even the id is known
-        some = ", ".join(known) + (", …" if finding.affected_count > len(known) else "")
-        told = f": {safe(some)}" if known else ""
-        out.line(f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{told}")
+        ids = [id for id in finding.affected if id][:3]  # those of unreadable rows are unknown
+        some = ", ".join(ids) + (", …" if finding.affected_count > len(ids) else "")
+        listed = f": {safe(some)}" if ids else ""
+        out.line(f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{listed}")
 
 
 @command("repair")
 @click.argument("threads", nargs=-1, type=THREAD)
-@click.option("--from", "sources", multiple=True, metavar="URL", help="A store with the same history; may be repeated.")
-@click.option("--heads", "heads_file", metavar="FILE", help="Heads that were exported: what they name is brought back.")
+@click.option("--from", "sources", multiple=True, metavar="URL", help="A copy of the store; may be repeated.")
+@click.option("--heads", "heads_file", metavar="FILE", help="Exported heads: what they name is restored.")
 @dry_run_option
 @yes_option
 def repair(
@@ -145,90 +144,72 @@ def repair(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Mend what is damaged, from a copy or by salvage.
+    """Repair damage, from a copy or by salvage.
 
-    Damaged rows go to quarantine, and damaged files are kept under another name. Exits with 5 if damage is left.
+    Damaged rows are moved to quarantine, and damaged files are renamed. The exit code is 5 if damage remains.
 
     \b
     holdfast repair --dry-run
     holdfast repair --from sqlite:///copy.db
     """
-    known = _heads(heads_file)
+    from holdfast.maintenance import salvage_file
+
+    heads = _load_heads(heads_file)
     if not dry_run:
-        session.confirm("Repair the store? What cannot be mended goes to quarantine.", yes=yes)
+        session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.", yes=yes)
     try:
         store = session.open(write=not dry_run)
     except CorruptError as error:
-        salvaged = _salvaged(error, dry_run)
+        salvaged = salvage_file(error.where, dry_run=dry_run)
         if salvaged is None:
             raise
-        would = "could be" if dry_run else "were"
-        session.note(f"The store does not open: {salvaged.rows:,} rows {would} salvaged.")
+        verb = "could be" if dry_run else "were"
+        session.note(f"The store cannot be opened: {salvaged.rows:,} rows {verb} salvaged.")
         if dry_run:
             raise click.exceptions.Exit(exit_codes.INTEGRITY) from error
-        session.note(f"The old file: {salvaged.damaged}")
+        session.note(f"The damaged file is now {salvaged.damaged}")
         store = session.open(write=True)
-    with session.progress("Repairing") as tell:
-        done = [
-            store.maintenance.repair(list(sources), thread=name, heads=known, dry_run=dry_run, progress=tell)
+    with session.progress("Repairing") as progress:
+        reports = [
+            store.maintenance.repair(list(sources), thread=name, heads=heads, dry_run=dry_run, progress=progress)
             for name in threads or (None,)
         ]
-    for each in done:
+    for report in reports:
         if session.json:
-            session.emit(each.plain())
+            session.emit(report.plain())
         else:
-            _tell_repaired(session, each)
-    if not all(each.ok for each in done):
+            _write_repairs(session, report)
+    if not all(report.ok for report in reports):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _salvaged(error: CorruptError, dry_run: bool) -> SalvageReport | None:
-    """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
-    store is no SQLite file."""
-    from holdfast.backends.sqlite.salvage import salvage
-    from holdfast.engine.row_format import is_intact
-
-    if not error.where.startswith("sqlite:///"):
-        return None
-    path = unquote(error.where.removeprefix("sqlite:///").partition("?")[0])
-    if not dry_run:
-        return salvage(path, is_intact)
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        return salvage(path, is_intact, into=f"{folder}/rehearsal.db")
-
-
-def _tell_repaired(session: CliContext, done: RepairReport) -> None:
+def _write_repairs(session: CliContext, report: RepairReport) -> None:
     out = session.out
-    would = "would be " if done.dry_run else ""
-    if done.files is not None:
+    would = "would be " if report.dry_run else ""
+    if report.files is not None:
         out.line(
-            f"the store's files: {done.files.rows:,} rows {would}kept, {done.files.unreadable:,} places not readable"
+            f"files of the store: {report.files.rows:,} rows {would}kept, {report.files.unreadable:,} ranges unreadable"
         )
-        for path in done.files.damaged:
-            out.line(f"    what was damaged is in {safe(path)}")
-    for each in done.repaired:
+        for path in report.files.damaged:
+            out.line(f"    the damaged file is now {safe(path)}")
+    for each in report.repaired:
         out.line(out.style(safe(each.thread), "yellow"))
         out.line(
-            f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} in quarantine"
+            f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} quarantined"
         )
-        for lost in each.lost[:_SHOWN]:
+        for lost in each.lost[:_LISTED]:
             name = lost.checkpoint or f"branch {lost.branch}, step {lost.step}"
             out.line(out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red"))
-        if len(each.lost) > _SHOWN:
-            out.line(f"    and {len(each.lost) - _SHOWN:,} more")
-    for name in done.rebuilt:
-        out.line(f"{safe(name)}: readable rows or words {would}made anew")
-    for finding in done.left:
-        _tell_finding(session, finding)
-    for problem in done.problems:
+        if len(each.lost) > _LISTED:
+            out.line(f"    and {len(each.lost) - _LISTED:,} more")
+    for name in report.rebuilt:
+        out.line(f"{safe(name)}: readable rows or text index {would}rebuilt")
+    for finding in report.left:
+        _write_finding(session, finding)
+    for problem in report.problems:
         out.line(out.style(safe(problem), "red"))
-    told = (
-        "damage is left"
-        if not done.ok
-        else "nothing is damaged"
-        if not done.repaired
-        else f"{would}mended".capitalize()
-    )
+    result = f"{would}repaired".capitalize() if report.repaired else "nothing is damaged"
+    result = result if report.ok else "damage remains"
     out.line(
-        out.style(f"{told} ({plural(done.threads, 'thread')}, {done.seconds:.1f} s)", "green" if done.ok else "red")
+        out.style(f"{result} ({plural(report.lines, 'line')}, {report.seconds:.1f} s)", "green" if report.ok else "red")
     )

@@ -7,10 +7,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl
 
 from holdfast.backends.fsutil import path_exists
-from holdfast.backends.urls import COMPOSITIONS, is_url, path_to_url
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
@@ -20,17 +18,6 @@ _MOUNTS = Path("/proc/mounts")
 _LOW_SPACE = 256 << 20
 _NO_SPACE = 16 << 20
 _LARGE_LOG = 128 << 20
-
-
-def parts(url: str) -> Iterator[str]:
-    """Yield the URLs of the stores that a composition consists of; a plain store is its own part."""
-    kind, _, rest = url.partition(":")
-    if kind not in COMPOSITIONS:
-        yield url if is_url(url) else path_to_url(url)
-        return
-    for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
-        if name in COMPOSITIONS[kind] and value:
-            yield from parts(value)
 
 
 def checks(url: str, path: Path) -> Iterator[CheckResult]:

@@ -97,7 +97,7 @@ class _VerifyProgress(msgspec.Struct):
             self.level,
             self.began,
             after,
-            self.threads + report.threads,
+            self.threads + report.lines,
             self.steps + report.steps,
             self.bytes + report.bytes,
             self.found + report.found,

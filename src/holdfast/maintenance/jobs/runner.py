@@ -141,6 +141,10 @@ class JobRunner(_RunnerBase):
                 except Empty:
                     pause -= _NAP
 
+    def run_due(self) -> None:
+        """Run what is due now."""
+        run(self.round())
+
     def start(self) -> Self:
         """Work in a thread of its own. It ends with `stop`, and when the program does: then between two steps of a job,
         which is run again by the next runner."""

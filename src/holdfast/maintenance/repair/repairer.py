@@ -51,14 +51,14 @@ _BATCH = 256
 class RepairReport:
     """The result of a repair.
 
-    `threads` is the number of threads that were checked; `repaired` has a report for each damaged one. `files` is about
+    `lines` is the number of lines that were checked; `repaired` has a report for each damaged one. `files` is about
     the store's own files, if they had to be repaired. `rebuilt` are threads whose readable rows or words were rebuilt.
     `problems` has the reasons why threads could not be repaired.
     """
 
     store: str
     dry_run: bool
-    threads: int = 0
+    lines: int = 0
     repaired: list[ThreadRepairReport] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     files: FileRepairReport | None = None
@@ -81,7 +81,7 @@ class RepairReport:
         return {
             "store": self.store,
             "dry_run": self.dry_run,
-            "threads": self.threads,
+            "lines": self.lines,
             "seconds": self.seconds,
             "files": None if self.files is None else self.files._asdict(),
             "rebuilt": self.rebuilt,
@@ -187,7 +187,7 @@ class _Repair:
 
     async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         """Repair everything but the files of the store."""
-        self.done.threads = report.threads
+        self.done.lines = report.lines
         missing = set(threads or ())
         if self.done.files is not None and self.done.files.unreadable:
             for source in self._sources:

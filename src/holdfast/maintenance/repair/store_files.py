@@ -7,13 +7,15 @@ again. The damaged files stay in both cases.
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Put
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.sqlite.salvage import SalvageReport, salvage
+from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.engine import Engine
@@ -30,6 +32,20 @@ class FileRepairReport(NamedTuple):
     rows: int
     unreadable: int
     damaged: list[str]
+
+
+def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
+    """Replace a SQLite file that is too damaged to be opened by one with everything that can be read of it.
+
+    With `dry_run`, only report what that would be. Returns None if the URL is not that of a SQLite file.
+    """
+    path = url_to_path(url) if url.startswith("sqlite:") else None
+    if path is None:
+        return None
+    if not dry_run:
+        return salvage(str(path), is_intact)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db")
 
 
 async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:

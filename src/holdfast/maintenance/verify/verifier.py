@@ -15,6 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
+from holdfast.engine.namespaces import COUNTS, line_kind
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -32,14 +33,18 @@ _LINE_TABLES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LI
 class VerifyReport:
     """The result of a verification.
 
-    `next` is the `after` to continue with, if not all threads were verified. `found` counts all findings, also those
-    that are not listed.
+    The lines that were verified are counted by kind. `next` is where to continue, as `after`, if not all were. `found`
+    counts the findings, also those that are too many to be listed.
     """
 
     store: str
     tenant: str
     level: str
     threads: int = 0
+    agents: int = 0
+    scopes: int = 0
+    sessions: int = 0
+    system: int = 0
     steps: int = 0
     nodes: int = 0
     objects: int = 0
@@ -51,6 +56,16 @@ class VerifyReport:
     findings: list[Finding] = field(default_factory=list)
     each: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
     """Called with every finding."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines were verified."""
+        return sum(getattr(self, name) for name in COUNTS.values())
+
+    def count(self, name: str) -> None:
+        """Count a line."""
+        field = COUNTS[line_kind(name)]
+        setattr(self, field, getattr(self, field) + 1)
 
     @property
     def ok(self) -> bool:
@@ -87,7 +102,8 @@ class VerifyReport:
 
 
 _PLAIN_FIELDS = (
-    "store", "tenant", "level", "threads", "steps", "nodes", "objects", "writes", "bytes", "seconds", "next", "found",
+    *("store", "tenant", "level", *COUNTS.values(), "steps", "nodes", "objects", "writes", "bytes", "seconds"),
+    *("next", "found"),
 )  # fmt: skip
 
 
@@ -156,7 +172,7 @@ class _Verification:
         total = await self._total(after)
         previous = after
         async for name in self._names(after):
-            if limit is not None and self.report.threads >= limit:
+            if limit is not None and self.report.lines >= limit:
                 self.report.next = previous
                 return
             await self._between(previous, name)
@@ -176,7 +192,7 @@ class _Verification:
         if self._progress is None:
             return None
         try:
-            return self.report.threads + len(await self._engine.lines.names(self._tenant, after=after))
+            return self.report.lines + len(await self._engine.lines.names(self._tenant, after=after))
         except UNREADABLE:
             return None
 
@@ -197,7 +213,7 @@ class _Verification:
 
         def report_rows(rows: int) -> None:
             if self._progress is not None:
-                self._progress(report.threads, total, f"{name} ({rows:,} rows)")
+                self._progress(report.lines, total, f"{name} ({rows:,} rows)")
 
         check = await self._check(line, report_rows)
         if (
@@ -207,12 +223,12 @@ class _Verification:
             and (self._heads is None or name not in self._heads.threads)
         ):
             raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
-        report.threads += 1
+        report.count(name)
         if self._level >= VerifyLevel.DECODE:
             await self._check_derived(line)
         await self._compare(name)
         if self._progress is not None:
-            self._progress(report.threads, total, name)
+            self._progress(report.lines, total, name)
 
     async def _check(self, line: Line, progress: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.context, line, self._level, progress)

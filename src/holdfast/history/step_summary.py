@@ -1,0 +1,127 @@
+"""Summaries of steps: which channels a step changed and by how much, and the message that it added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.json import decode, encode
+
+from holdfast.codec import default_codec
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.packed_state import as_items, as_map
+from holdfast.engine.model.steps import Step
+from holdfast.engine.projection.rendering import RenderedMessage, messages
+from holdfast.engine.projection.rows import is_hidden
+from holdfast.errors import HoldfastError
+
+_SHORT = 24
+"""The largest packed value that a summary contains."""
+
+
+def changed_channels(step: Step) -> list[str]:
+    """Return the channels that a step put, changed or removed."""
+    return [_channel(key) for key, _ in step.edit.put] + [_channel(key) for key in step.edit.removed]
+
+
+def summarize(step: Step, *, hidden: bool = False) -> list[str]:
+    """Return the channels that a step changed, each with how much: `messages +2`, `plan ~1`, `count=3`, `-draft`.
+
+    Internal channels of frameworks are left out unless `hidden`.
+    """
+    put = [(_channel(key), _amount(operation)) for key, operation in step.edit.put]
+    removed = [_channel(key) for key in step.edit.removed]
+    parts = [f"{name}{amount}" for name, amount in put if hidden or not is_hidden(name)]
+    parts += [f"-{name}" for name in removed if hidden or not is_hidden(name)]
+    return parts or (["only internal channels"] if put or removed else [])
+
+
+def last_message(step: Step) -> str:
+    """Return the first line of the last message that a step added, with its role: `assistant: Next is abc.`"""
+    for key, operation in step.edit.put:
+        item, name = _last_item(operation), _channel(key)
+        if item is None or is_pointer(item) or is_hidden(name):
+            continue
+        try:
+            rendered = messages(name, [item])
+        except HoldfastError:
+            continue  # damaged: the summary says how much the step changed
+        if rendered:
+            (message,) = rendered
+            who = " ".join(filter(None, (message.role, message.name)))
+            text = next((line.strip() for line in message.content.splitlines() if line.strip()), "")
+            if text:
+                return f"{who}: {text}" if who else text
+            return next((f"{who} calls {call}" for call in tool_calls(message)), "")
+    return ""
+
+
+def tool_calls(message: RenderedMessage) -> Iterator[str]:
+    """Yield the tool calls of a message, as in `search({"q":"cats"})`."""
+    tree = decode(message.json)
+    calls = tree.get("tool_calls") if isinstance(tree, dict) else None
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            function = call.get("function")
+            called = function if isinstance(function, dict) else call
+            arguments = called.get("args", called.get("arguments", {}))
+            yield f"{called.get('name', '')}({arguments if isinstance(arguments, str) else _json(arguments)})"
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()
+
+
+def _channel(packed: bytes) -> str:
+    try:
+        return str(default_codec.unpack(packed))
+    except HoldfastError:
+        return packed.hex()
+
+
+def _last_item(operation: Operation) -> bytes | None:
+    """Return the last item that an operation puts into a list."""
+    if isinstance(operation, EditList):
+        put = [part for part in operation.parts if not isinstance(part, KeepRun | ChangeItem) and part]
+        return put[-1][-1] if put else None
+    items = as_items(operation.value) if isinstance(operation, Set) else None
+    return items[-1] if items else None
+
+
+def _amount(operation: Operation) -> str:
+    if isinstance(operation, EditMap):
+        amounts: tuple[tuple[str, int], ...] = (("~", len(operation.put)), ("-", len(operation.removed)))
+    elif isinstance(operation, EditList):
+        added = changed = removed = at = 0
+        for part in operation.parts:
+            if isinstance(part, KeepRun):
+                removed += max(0, part.start - at)
+                at = part.start + part.length
+            elif isinstance(part, ChangeItem):
+                changed += 1
+                removed += max(0, part.place - at)
+                at = part.place + 1
+            else:
+                added += len(part)
+        amounts = (("+", added), ("~", changed), ("-", removed))
+    elif isinstance(operation, Set):
+        return _value(operation.value)
+    else:
+        return ""
+    return "".join(f" {sign}{count}" for sign, count in amounts if count)
+
+
+def _value(packed: bytes) -> str:
+    """Return the number of items, or a short value itself."""
+    items, entries = as_items(packed), as_map(packed)
+    if items is not None:
+        return f"[{len(items)}]"
+    if entries is not None:
+        return f"{{{len(entries)}}}"
+    if len(packed) > _SHORT:
+        return ""
+    try:
+        return f"={_json(default_codec.to_plain(default_codec.unpack(packed)))}"
+    except HoldfastError:
+        return ""

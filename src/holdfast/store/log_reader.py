@@ -1,0 +1,170 @@
+"""The history of a thread as `holdfast log` shows it: checkpoint by checkpoint, with branches, tags and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.backends.runtime.drivers import run
+from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.lines import MAIN
+from holdfast.engine.types import Revision, to_datetime
+from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
+from holdfast.history.revisions import resolve
+from holdfast.history.step_summary import changed_channels, last_message, summarize
+from holdfast.store.thread import Thread
+
+if TYPE_CHECKING:
+    from holdfast.history.search import SearchRun
+
+_FIRST, _MORE = 32, 256
+"""How many checkpoints are read at a time: at first, so that output starts at once, and later."""
+
+SHORTEST = 8
+"""The least number of characters of a short id."""
+
+
+class LogEntry(NamedTuple):
+    """A checkpoint in a log.
+
+    `short` is a prefix of its id that is unique in the thread; `revision` its number as a revision, such as `#12` or
+    `draft#12`; `names` are the branches, tags and labels that lead to it. It `matches` unless it was pruned or the
+    query does not find it. `position` and `parents` are equal for equal checkpoints.
+    """
+
+    id: str
+    short: str
+    revision: str
+    names: StepNames
+    matches: bool
+    position: Position
+    parents: tuple[Position, ...]
+    parent_ids: list[str | None]
+    branch: int
+    branch_name: str
+    step: int
+    time: datetime
+    kind: str
+    hash: str
+    damage: str
+    visit: VisitedStep
+
+    def summary(self, *, hidden: bool = False) -> list[str]:
+        """Summarize the changes: `messages +2`, `plan ~1`, `count=3`, `-draft`."""
+        return [] if self.visit.step is None else summarize(self.visit.step, hidden=hidden)
+
+    @property
+    def message(self) -> str:
+        """The last message that it added, with its role; empty if it added none."""
+        return "" if self.visit.step is None else last_message(self.visit.step)
+
+    @property
+    def changed(self) -> list[str]:
+        """The channels that it changed."""
+        return [] if self.visit.step is None else changed_channels(self.visit.step)
+
+
+class LogReader:
+    """Reads the checkpoints that lead to some others, the latest first, page by page."""
+
+    def __init__(self, thread: Thread, *, first_parents: bool = False, where: str | None = None) -> None:
+        self._engine, self._line = thread._engine, thread._line
+        self._labels = StepLabels(self._engine, self._line)
+        self._first_parents = first_parents
+        self._query: SearchRun | None = None
+        if where is not None:
+            from holdfast.history.search import prepare
+
+            self._query = prepare(self._engine, self._line.tenant, where, None)
+        self.damaged = False
+        """Whether an entry so far could not be read."""
+
+    def start(self, at: Revision | None = None, *, all_branches: bool = False) -> None:
+        """Start at a revision, at the latest checkpoint, or at the heads of all branches."""
+        run(self._start(at, all_branches))
+
+    async def _start(self, at: Revision | None, all_branches: bool) -> None:
+        labels = self._labels
+        await labels.load()
+        self._graph = BranchGraph(labels.branches)
+        self._walk = LogWalk(self._engine, self._line, labels.branches, first_parents=self._first_parents)
+        if all_branches:
+            await self._walk.start(await labels.ends())
+        else:
+            point = labels.head if at is None else await resolve(self._engine, self._line, at)
+            await self._walk.start([] if point is None else [Position(point.branch, point.seq)])
+
+    def entries(self) -> Iterator[LogEntry]:
+        """Yield the checkpoints, also those that do not match."""
+        size = _FIRST
+        while page := run(self._page(size)):
+            yield from page
+            size = min(2 * size, _MORE)
+
+    async def _page(self, size: int) -> list[LogEntry]:
+        visits = await self._walk.page(size)
+        ids = [visit.point.id for visit in visits if visit.point.id]
+        short = dict(zip(ids, await abbreviations(self._engine, self._line, ids, SHORTEST), strict=True))
+        labels, matches = await self._labels.of(visits), await self._matches(visits)
+        self.damaged |= any(visit.damage for visit in visits)
+        return [
+            self._entry(visit, short.get(visit.point.id, ""), names, found)
+            for visit, names, found in zip(visits, labels, matches, strict=True)
+        ]
+
+    def _entry(self, visit: VisitedStep, short: str, names: StepNames, matches: bool) -> LogEntry:
+        point = visit.point
+        return LogEntry(
+            id=point.id,
+            short=short,
+            revision=self._revision(visit),
+            names=names,
+            matches=matches,
+            position=visit.position,
+            parents=visit.parents,
+            parent_ids=[self._walk.ids.get(parent) or None for parent in visit.parents],
+            branch=point.branch,
+            branch_name=self._labels.name(point.branch),
+            step=point.depth,
+            time=to_datetime(point.time),
+            kind=point.kind,
+            hash=point.hash.hex(),
+            damage=visit.damage,
+            visit=visit,
+        )
+
+    def _revision(self, visit: VisitedStep) -> str:
+        head, depth = self._labels.head, visit.point.depth
+        if head is not None and depth <= head.depth:
+            ahead = head.depth - depth
+            on_branch = Position(head.branch, head.seq - ahead)
+            if visit.position == (on_branch if on_branch.seq >= 0 else self._graph.along(head.branch, depth)):
+                return f"#{depth}"
+        name = self._labels.branch_name(visit.point.branch)
+        return f"{name}#{depth}" if name else ""
+
+    async def _matches(self, visits: Sequence[VisitedStep]) -> list[bool]:
+        rows = [visit.row for visit in visits if visit.point.id]
+        if self._query is None or not rows:
+            return [bool(visit.point.id) for visit in visits]
+        found = iter(await self._query.match_rows(self._line, rows))
+        return [bool(visit.point.id) and next(found) for visit in visits]
+
+    def metadata(self, entry: LogEntry) -> Any:
+        """Return the metadata of a checkpoint; None if it is damaged."""
+        step = entry.visit.step
+        return None if step is None else self._engine.context.codec.unpack(step.header.metadata)
+
+
+def branch_names(thread: Thread) -> dict[int, str]:
+    """Return the names of branches by number, without reading anything else of them. Raises `NotFoundError`."""
+    run(thread._lines.info(thread._line))
+    others = {each.branch: each.name for each in run(thread._lines.branches(thread._line))}
+    return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
+
+
+def short_ids(thread: Thread, ids: Sequence[str]) -> dict[str, str]:
+    """Return prefixes of ids that are unique in their thread."""
+    unique = list(dict.fromkeys(ids))
+    return dict(zip(unique, run(abbreviations(thread._engine, thread._line, unique, SHORTEST)), strict=True))

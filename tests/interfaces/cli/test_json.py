@@ -1,0 +1,282 @@
+"""`--json`: every command writes the words of the Python API, and times in one form."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import holdfast
+from holdfast import PersistentAgent, agents, history, jobs, maintenance, security, snapshots, state, store
+from holdfast.interfaces.cli.main import cli
+from tests.interfaces.cli import kit
+from tests.support.cases import case
+
+
+class Writer(PersistentAgent, name="cli-json-writer"):
+    """An agent with a field."""
+
+    notes: list[str] = []
+
+
+# Every command, in an order in which each succeeds (or ends with the code that follows a `#`).
+COMMANDS = """
+threads
+threads --kind all
+log t1 --all -p
+show t1
+show t1 --path count
+diff t1
+diff t1 --patch
+blame t1 count
+blame t1 count --history
+grep message
+grep -c message
+grep --index
+grep --drop-index
+stats
+branch t1
+branch t1 new
+branch t1 -m new newer
+branch t1 -d newer --yes
+switch t1 other
+switch t1 main
+merge t1 other # 4
+merge t1 other -s ours
+fork t1 forked c2 --set count=9
+restore t1 c1
+tag t1 v1
+tag t1
+tag t1 -d v1
+label t1 seen c0
+label t1
+label t1 -d seen c0
+pin t1 c1 -m why
+pin t1
+pin t1 c1 -d
+hold t2 -m why
+hold
+hold t2 -d
+agent list
+agent show anna
+agent messages anna
+agent transitions anna
+agent transitions anna --mermaid
+agent history anna
+agent diff anna
+agent resolve anna --back
+agent transfer anna ben --yes
+agent transfers anna
+agent export anna anna.json
+agent import anna.json --id carl
+agent rollback carl 1 --yes
+agent delete carl --yes
+snapshot create anna anna.hfsnap
+snapshot show anna.hfsnap
+snapshot verify anna.hfsnap
+snapshot list .
+snapshot restore anna.hfsnap --id dora
+snapshot delete anna.hfsnap --yes
+state set agent:a plan 1 --ttl 2h
+state patch agent:a deep x=1
+state get agent:a plan
+state list
+state list agent:a
+state list agent:a --values
+state history agent:a --values
+state diff agent:a 1
+state rollback agent:a 1 --dry-run
+state watch agent:a --cursor '' -n 1
+state expire agent:a plan 1h
+state copy agent:a agent:b
+state move agent:b agent:c
+state delete agent:c deep
+session start s1 --user alice --on-end archive
+session list
+session show s1
+session touch s1
+session update s1 a=1
+session end s1
+session resume s1
+session collect
+session delete s1 --yes
+grant give agent:b read agent:a --until 2h
+grant list
+grant check agent:b read agent:a
+grant join editors agent:b
+grant groups
+grant leave editors agent:b
+grant define reader rules.json
+grant assign reader agent:b
+grant roles
+grant unassign reader agent:b
+grant drop reader --yes
+grant allow-children user:alice
+grant parents
+grant forbid-children user:alice
+grant cut-off agent:b --yes
+audit
+audit verify
+audit export audit.jsonl
+audit check audit.jsonl
+prune t1 --keep-last 3 --dry-run
+prune --all --keep-last 3 --orphans --yes
+verify
+heads heads.json
+repair --dry-run
+jobs add nightly verify --every 1d
+jobs list
+jobs pause nightly
+jobs resume nightly
+jobs run nightly
+jobs work --once
+jobs log nightly
+jobs kinds
+jobs remove nightly --yes
+copy copy.db t1
+export t1.gz t1
+import t1.gz --dry-run
+delete t2 --yes
+doctor
+explain no-store
+completion bash
+version
+help log
+"""
+NO_RECORDS = {"grant revoke"}
+"""Needs the id of a grant: its record is that of `grant list`."""
+
+OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
+OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}
+OPEN |= {"patch", "rules", "changes", "detail", "heads", "removed"}
+"""Fields whose content is the user's own, or is defined elsewhere."""
+
+TIMES = {"time", "created", "updated", "started", "ended", "due", "until", "revoked", "expires", "modified", "since"}
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[str]:
+    """The commands that do something, as they are typed."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from leaves(inner, f"{path} {name}".strip())
+    else:
+        yield path
+
+
+def fields(record: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a record, and of those in it."""
+    if isinstance(record, list):
+        for each in record:
+            yield from fields(each)
+    elif isinstance(record, dict):
+        for name, value in record.items():
+            yield name, value
+            if name not in OPEN:
+                yield from fields(value)
+
+
+@pytest.fixture
+def full(url: str, tmp_path: Path) -> str:
+    with holdfast.open(url) as store:
+        for id in ("anna", "ben"):
+            agent = Writer().attach(store, id)
+            agent.start()
+            agent.conversation.append({"role": "user", "content": "hello"})
+            agent.stop()
+    (tmp_path / "rules.json").write_text('[{"effect": "allow", "right": "read"}]')
+    return url
+
+
+def test_the_list_has_every_command() -> None:
+    typed = [line.partition(" #")[0] for line in COMMANDS.strip().splitlines()]
+    missing = [path for path in leaves(cli) if not any(f"{line} ".startswith(f"{path} ") for line in typed)]
+    assert set(missing) == NO_RECORDS
+
+
+def test_every_command_uses_the_same_words(full: str, subtests: pytest.Subtests) -> None:
+    for line in COMMANDS.strip().splitlines():
+        typed, _, code = line.partition(" # ")
+        with case(subtests, typed):
+            result = kit.run(*shlex.split(typed), "--json", store=full)
+            assert result.code == int(code or 0), result.err
+            assert result.records or typed in ("agent transitions anna", "jobs work --once")
+            for name, value in fields(result.records):
+                assert name in WORDS, f"{name} is not a word of the API"
+                if name in TIMES and value is not None and typed != "session collect":  # which counts
+                    assert TIME.fullmatch(value), f"{name}: {value}"
+
+
+def api_words() -> Iterator[str]:
+    """The fields of everything that the Python API returns, and the parameters of its methods."""
+    for root in (holdfast, agents, history, jobs, maintenance, security, snapshots, state, store):
+        for each in (getattr(root, name) for name in root.__all__):
+            if isinstance(each, type):
+                yield from getattr(each, "_fields", ())
+                yield from getattr(each, "__dataclass_fields__", ())
+                yield from getattr(each, "__slots__", ())
+                for name, member in inspect.getmembers(each):
+                    yield name
+                    if inspect.isfunction(member):
+                        yield from inspect.signature(member).parameters
+
+
+WORDS = {*api_words()}
+WORDS |= {
+    *[
+        "a",
+        "about",
+        "assigned",
+        "b",
+        "branch_name",
+        "causes",
+        "command",
+        "copied",
+        "deleted",
+        "diagram",
+        "digest",
+        "durable",
+        "exit_code",
+        "file",
+        "forgotten",
+        "group",
+        "heads",
+        "held",
+        "help",
+        "holders",
+        "holdfast",
+        "ids",
+        "joined",
+        "largest",
+        "line_bytes",
+        "meaning",
+        "members",
+        "op",
+        "orphans",
+        "pinned",
+        "python",
+        "reasons",
+        "records",
+        "renamed_from",
+        "rights",
+        "script",
+        "shared",
+        "shell",
+        "skipped",
+        "spared",
+        "sqlite",
+        "touched",
+        "unproven",
+        "who",
+    ]
+}
+"""Words of the command line, and of reports that are not exported."""
